@@ -1,0 +1,117 @@
+import { readdir, readFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import pg from 'pg';
+import { typed } from '../src/postgres/errors.ts';
+import { readSettings } from '../src/settings.ts';
+
+/**
+ * Applies infra/migrations/NNNN_name.sql in order, each once, all in one transaction under a transaction advisory
+ * lock: any number may start at once, one does the work, the others wait and find it done.
+ *
+ * A migration whose first line is `-- compatible` lets code written before it go on; any other locks that code out
+ * (`cronce.require_schema`). `examples` adds infra/migrations/examples: the schema of the jobs that come along.
+ */
+
+const folder = fileURLToPath(new URL('./migrations/', import.meta.url));
+
+/** 'cronce' read as a number; any constant would do, as long as it stays. */
+const migrationLock = 0x63726f6e6365n;
+
+export class MigrationError extends Error {
+  override readonly name = 'MigrationError';
+}
+
+interface Migration {
+  readonly version: number;
+  readonly name: string;
+  readonly sql: string;
+}
+
+export interface MigrateOptions {
+  readonly examples?: boolean;
+  readonly log?: (line: string) => void;
+}
+
+/**
+ * @returns the names of the migrations that were applied
+ * @throws {MigrationError} where the database is newer than this code
+ */
+export async function migrate(url: string, { examples = false, log = () => undefined }: MigrateOptions = {}): Promise<string[]> {
+  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000, application_name: 'cronce:migrate' });
+  client.on('error', () => undefined); // the failing query says it
+  try {
+    await client.connect();
+    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED');
+    await client.query(`SET LOCAL lock_timeout = '60s'`);
+    await client.query('SELECT pg_advisory_xact_lock($1)', [migrationLock.toString()]);
+    await client.query(ledger);
+    const applied = [
+      ...(await apply(client, 'cronce.migration', await read(folder), log)),
+      ...(examples ? await apply(client, 'cronce.example_migration', await read(join(folder, 'examples')), log) : []),
+    ];
+    const { command } = await client.query('COMMIT');
+    if (command !== 'COMMIT') throw new MigrationError('the migrations were rolled back');
+    return applied;
+  } finally {
+    await client.end().catch(() => undefined);
+  }
+}
+
+const ledger = `
+  CREATE SCHEMA IF NOT EXISTS cronce;
+  CREATE TABLE IF NOT EXISTS cronce.migration (
+    version integer PRIMARY KEY, name text NOT NULL,
+    breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
+  CREATE TABLE IF NOT EXISTS cronce.example_migration (LIKE cronce.migration INCLUDING ALL);`;
+
+async function apply(client: pg.Client, table: string, all: readonly Migration[], log: (line: string) => void): Promise<string[]> {
+  const { rows } = await client.query<{ version: number; name: string }>(`SELECT version, name FROM ${table}`);
+  refuseNewer(rows, all);
+  const present = new Set(rows.map(({ version }) => version));
+  const missing = all.filter(({ version }) => !present.has(version));
+  for (const { version, name, sql } of missing) {
+    await client.query(sql).catch((cause: unknown) => {
+      throw new MigrationError(`migration ${name} failed, and nothing was changed: ${String(cause)}`, { cause });
+    });
+    const breaking = !sql.startsWith('-- compatible');
+    await client.query(`INSERT INTO ${table} (version, name, breaking) VALUES ($1, $2, $3)`, [version, name, breaking]);
+    log(`applied ${name}`);
+  }
+  return missing.map(({ name }) => name);
+}
+
+function refuseNewer(rows: readonly { version: number; name: string }[], known: readonly Migration[]): void {
+  const stranger = rows.find(({ version }) => !known.some((migration) => migration.version === version));
+  if (!stranger) return;
+  throw new MigrationError(
+    `the database has migration ${stranger.version} (${stranger.name}), which this code does not know: deploy the newer Cronce`,
+  );
+}
+
+async function read(from: string): Promise<Migration[]> {
+  const files = (await readdir(from)).filter((file) => /^\d{4}_.+\.sql$/.test(file)).sort();
+  return Promise.all(
+    files.map(async (file) => ({
+      version: Number(file.slice(0, 4)),
+      name: basename(file, '.sql'),
+      sql: await readFile(join(from, file), 'utf8'),
+    })),
+  );
+}
+
+/** `npm run migrate [-- --examples]`, on DATABASE_URL. */
+async function main(): Promise<void> {
+  const { target } = readSettings();
+  const examples = process.argv.includes('--examples');
+  const applied = await migrate(target.url, { examples, log: console.log });
+  if (applied.length === 0) console.log('the schema is up to date');
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  main().catch((error: unknown) => {
+    const told = error instanceof MigrationError ? error : typed(error);
+    console.error(`migrate: ${error instanceof Error && error.name === 'SettingsError' ? error.message : told.message}`);
+    process.exitCode = 1;
+  });
+}

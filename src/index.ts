@@ -1,0 +1,22 @@
+/** What Cronce offers to a program that uses it: declaring jobs, and taking deliveries to their outcome. */
+export {
+  defineJob,
+  defineJobs,
+  JobError,
+  PermanentError,
+  type Job,
+  type JobOptions,
+  type Registry,
+  type ScheduleOptions,
+  type Transaction,
+  type WorkContext,
+} from './job.ts';
+export { coordinate, type Coordinator } from './coordinate.ts';
+export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trigger.ts';
+export { Stop } from './ending.ts';
+export { ForbiddenStatement, WorkIsOver } from './work.ts';
+export { OutcomeUnknown } from './outcome.ts';
+export { lockKey } from './lock.ts';
+export type { Sink } from './publish.ts';
+export { readSettings, SettingsError, type Settings } from './settings.ts';
+export * from './run.ts';

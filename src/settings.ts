@@ -1,0 +1,114 @@
+import * as v from 'valibot';
+import type { DriverName, Target } from './postgres/driver.ts';
+
+/** What a deployment is told by its environment: read here and nowhere else, checked once. */
+export interface Settings {
+  readonly target: Target;
+  readonly leaseMs: number;
+  readonly logLevel: 'DEBUG' | 'INFO' | 'WARN' | 'ERROR';
+  /** The job that this function was deployed for. */
+  readonly ownJob: string | null;
+  readonly eventBus: { readonly bus: string; readonly endpoint?: string } | null;
+  readonly publishTimeoutMs: number;
+  readonly http: {
+    /** None at all: every route but /healthz refuses. */
+    readonly readTokens: readonly string[];
+    readonly runTokens: readonly string[];
+    /** A job's function is named by this prefix and the job's name. */
+    readonly functionPrefix: string;
+    readonly lambdaEndpoint: string | null;
+  };
+}
+
+/** A setting that is missing or can't be. One line: the key, what was given (never a secret), what is allowed. */
+export class SettingsError extends Error {
+  override readonly name = 'SettingsError';
+}
+
+const wholeNumber = (least: number, most: number) =>
+  v.pipe(
+    v.string(),
+    v.regex(/^\d+$/, `a whole number from ${least} to ${most}`),
+    v.transform(Number),
+    v.minValue(least, `a whole number from ${least} to ${most}`),
+    v.maxValue(most, `a whole number from ${least} to ${most}`),
+  );
+
+const list = v.pipe(
+  v.string(),
+  v.transform((text) => text.split(',').map((one) => one.trim()).filter(Boolean)),
+  v.everyItem((token) => token.length >= 16, 'tokens of at least 16 characters, separated by commas'),
+);
+
+/** An empty variable is an absent one: deployment templates can't leave one out. */
+const shape = v.strictObject({
+  DATABASE_URL: v.pipe(
+    v.string('a postgres:// URL'),
+    v.regex(/^postgres(ql)?:\/\//, 'a postgres:// URL'),
+    v.check((text) => URL.canParse(text), 'a postgres:// URL (is a character in the password not percent-encoded?)'),
+  ),
+  CRONCE_DRIVER: v.optional(v.picklist(['pg', 'neon'], 'pg or neon')),
+  CRONCE_NEON_RELAY: v.optional(v.string()),
+  CRONCE_CONNECT_TIMEOUT_MS: v.optional(wholeNumber(100, 60_000)),
+  CRONCE_LEASE_MS: v.optional(wholeNumber(2_000, 300_000)),
+  CRONCE_LOG_LEVEL: v.optional(v.picklist(['DEBUG', 'INFO', 'WARN', 'ERROR'], 'DEBUG, INFO, WARN or ERROR')),
+  CRONCE_JOB: v.optional(v.string()),
+  CRONCE_EVENT_BUS: v.optional(v.string()),
+  CRONCE_EVENT_BUS_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
+  CRONCE_PUBLISH_TIMEOUT_MS: v.optional(wholeNumber(100, 20_000)),
+  CRONCE_READ_TOKENS: v.optional(list),
+  CRONCE_RUN_TOKENS: v.optional(list),
+  CRONCE_FUNCTION_PREFIX: v.optional(v.string()),
+  CRONCE_LAMBDA_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
+});
+
+const secret = new Set(['DATABASE_URL', 'CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS']);
+
+/** @throws {SettingsError} */
+export function readSettings(environment: NodeJS.ProcessEnv = process.env): Settings {
+  const given = Object.fromEntries(
+    Object.entries(environment).filter(([key, text]) => (key === 'DATABASE_URL' || key.startsWith('CRONCE_')) && text !== ''),
+  );
+  const parsed = v.safeParse(shape, given);
+  if (!parsed.success) throw refusal(parsed.issues[0], given);
+  const env = parsed.output;
+  return {
+    target: targetOf(env),
+    leaseMs: env.CRONCE_LEASE_MS ?? 15_000,
+    logLevel: env.CRONCE_LOG_LEVEL ?? 'INFO',
+    ownJob: env.CRONCE_JOB ?? null,
+    eventBus:
+      env.CRONCE_EVENT_BUS === undefined
+        ? null
+        : { bus: env.CRONCE_EVENT_BUS, ...(env.CRONCE_EVENT_BUS_ENDPOINT ? { endpoint: env.CRONCE_EVENT_BUS_ENDPOINT } : {}) },
+    publishTimeoutMs: env.CRONCE_PUBLISH_TIMEOUT_MS ?? 2_000,
+    http: {
+      readTokens: env.CRONCE_READ_TOKENS ?? [],
+      runTokens: env.CRONCE_RUN_TOKENS ?? [],
+      functionPrefix: env.CRONCE_FUNCTION_PREFIX ?? '',
+      lambdaEndpoint: env.CRONCE_LAMBDA_ENDPOINT ?? null,
+    },
+  };
+}
+
+function refusal(issue: v.BaseIssue<unknown>, given: Record<string, unknown>): SettingsError {
+  const key = String(issue.path?.[0]?.key);
+  if (!(key in shape.entries)) return new SettingsError(`${key} is no setting of Cronce; known: ${Object.keys(shape.entries).join(', ')}`);
+  if (given[key] === undefined) return new SettingsError(`${key} is not set; give ${issue.message}`);
+  const shown = secret.has(key) ? 'not one' : JSON.stringify(given[key]);
+  return new SettingsError(`${key} is ${shown}; allowed: ${issue.message}`);
+}
+
+function targetOf(env: v.InferOutput<typeof shape>): Target {
+  const host = new URL(env.DATABASE_URL).hostname;
+  const relay = env.CRONCE_NEON_RELAY;
+  const onNeon = host.endsWith('.neon.tech') || relay !== undefined;
+  const driver: DriverName = env.CRONCE_DRIVER ?? (onNeon ? 'neon' : 'pg');
+  return {
+    url: env.DATABASE_URL,
+    driver,
+    connectTimeoutMs: env.CRONCE_CONNECT_TIMEOUT_MS ?? 5_000,
+    applicationName: `cronce:${env.CRONCE_JOB ?? 'http'}`,
+    ...(relay !== undefined && driver === 'neon' ? { relay } : {}),
+  };
+}
