@@ -16,6 +16,9 @@ export function claimTimeLimitMs(leaseMs: number): number {
   return leaseMs + 2_000;
 }
 
+/** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
+const patienceMs = 250;
+
 /** What T0 answers: the start record (or a skip), the dead predecessors it settled, and how long to rest. */
 export interface Claimed {
   readonly run: RunRecord;
@@ -78,7 +81,7 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       requestedBy: delivery.requestedBy,
       params: delivery.params,
     },
-    lock: { name: lock.name, keys: lock.keys.map(String), guard: lock.guard?.toString() ?? null, waitMs: request.waitMs },
+    lock: { name: lock.name, keys: lock.keys.map(String), guard: lock.guard?.toString() ?? null, waitMs: request.waitMs, patienceMs },
     policy: policyJson(job, delivery.byHand),
   };
 }

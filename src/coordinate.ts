@@ -1,9 +1,11 @@
 import { v7 as uuidV7 } from 'uuid';
+import { endWithin } from './cancel.ts';
 import { claimed, claimSql, claimTimeLimitMs, type Claimed } from './claim.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
 import { recordOutcome } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
 import { LockTimeout } from './postgres/errors.ts';
+import { answerOf } from './postgres/record.ts';
 import { Session } from './postgres/session.ts';
 import { logOutcome, relay, type Sink } from './publish.ts';
 import { isOver, type Logger, type RunRecord } from './run.ts';
@@ -78,6 +80,8 @@ class Path {
   /** Claims, and claims anew where another delivery slipped in between T0 and T1; the highest fence always gets in. */
   async claimAndLock(session: Session): Promise<Claim> {
     const runId = uuidV7();
+    const { job } = this.#delivery;
+    if (job.overlap === 'replace') await replaceHolder(session, this.#delivery, job.waitMs);
     for (let again = 0; again < claimsAtMost; again++) {
       const claim = await this.#claimOnce(session, runId, again > 0);
       if (isOver(claim.run) || claim.entered) return claim;
@@ -87,7 +91,7 @@ class Path {
 
   async #claimOnce(session: Session, runId: string, again: boolean): Promise<Claim & Entered> {
     const { job, slot, params } = this.#delivery;
-    const waitMs = job.overlap === 'wait' ? Math.min(job.waitMs, Math.max(0, this.#workMs())) : 0;
+    const waitMs = job.overlap === 'wait' ? Math.min(job.waitMs, Math.max(0, Math.floor(this.#workMs()))) : 0;
     const request = {
       runId,
       delivery: this.#delivery,
@@ -145,4 +149,14 @@ class Path {
     const { clock } = this.#coordinator;
     return clock ? { now: clock() } : {};
   }
+}
+
+/** Ends the run of an earlier slot that holds this job's lock, within half the time that the job may wait. */
+async function replaceHolder(session: Session, { job, slot, scheduledFor, params }: Delivery, waitMs: number): Promise<void> {
+  const keys = lockOf(job, slot, params).keys.join(',');
+  const sql =
+    `SELECT cronce.request_replace(${session.literal(job.name)}, ${session.literal(slot)}, ` +
+    `${session.literal(scheduledFor.toISOString())}, '{${keys}}') AS holder`;
+  const holder = answerOf<string | null>(await session.send(sql), 'holder');
+  if (holder !== null) await endWithin(session, holder, `the run of ${slot}`, waitMs / 2);
 }

@@ -196,9 +196,9 @@ describe.each(['pg', 'neon'] as const)('the proxy, with %s', (driver) => {
     await client.query('SELECT 1');
     proxy.delay(50);
     const from = performance.now();
-    const replies = [1, 2, 3].map(async (n) => (await client.query(`SELECT ${n} AS n`)).rows[0]);
-    expect(await Promise.all(replies)).toEqual([{ n: 1 }, { n: 2 }, { n: 3 }]);
-    expect(performance.now() - from).toBeGreaterThan(100);
+    const { rows } = await client.query('SELECT generate_series(1, 5000) AS n');
+    expect(rows.map((row) => row['n'])).toEqual(Array.from({ length: 5_000 }, (_, index) => index + 1));
+    expect(performance.now() - from).toBeGreaterThan(99);
   });
 
   test('a restart of the server ends the session', async () => {

@@ -74,10 +74,10 @@ export async function startPostgres(options: LocalPostgresOptions): Promise<Loca
   const binaries = await findBinaries();
   const place = await openDataDir(options.dataDir);
   const launcher = await chooseLauncher(binaries, place);
-  if (place.version === undefined) await initialise(binaries, place, launcher);
-  else refuseOtherVersion(place, launcher.version);
+  if (place.version !== undefined) refuseOtherVersion(place, launcher.version);
   await settlePredecessor(place.dataDir);
   const port = await claimPort(options.port);
+  if (place.version === undefined) await initialise(binaries, place, launcher);
   const password = await readPassword(place.dataDir);
 
   const settings = options.settings ?? {};
@@ -221,6 +221,7 @@ async function initialise(binaries: Binaries, { dataDir }: DataDir, launcher: La
   const draft = `${dataDir}.new`;
   const passwordFile = `${dataDir}.password`;
   try {
+    await refuseOtherContents(dataDir);
     await fs.rm(draft, { recursive: true, force: true });
     await fs.mkdir(draft, { mode: 0o700 });
     await fs.writeFile(passwordFile, randomBytes(18).toString('base64url'), { mode: 0o600 });
@@ -237,6 +238,11 @@ async function initialise(binaries: Binaries, { dataDir }: DataDir, launcher: La
     const cure = 'the folder must be writable and empty or absent';
     throw new LocalPostgresError('data_dir', `Cannot make a database in ${dataDir}: ${cure}`, cause);
   }
+}
+
+async function refuseOtherContents(dataDir: string): Promise<void> {
+  const found = (await exists(dataDir)) ? await fs.readdir(dataDir) : [];
+  if (found.length > 0) throw new Error(`There is ${found.slice(0, 3).join(', ')} in it`);
 }
 
 /** Random and readable by the owner alone: whoever may log in as superuser may run programs as that user. */

@@ -161,7 +161,7 @@ BEGIN ATOMIC
 END;
 
 -- T0: takes the lock, and only then looks. A look in the lock's own statement would use a snapshot from before it.
--- p: {schema, now, published, again, gapMs, run{…}, lock{name, keys[], guard, waitMs}, policy{…}}
+-- p: {schema, now, published, again, gapMs, run{…}, lock{name, keys[], guard, waitMs, patienceMs}, policy{…}}
 -- `again` claims anew for a run that had to give way between T0 and T1: the same record, a new fence.
 CREATE FUNCTION cronce.claim(p jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -172,6 +172,7 @@ DECLARE
   keys    bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
   guard   bigint := (p #>> '{lock,guard}')::bigint;
   wait_ms integer := coalesce((p #>> '{lock,waitMs}')::integer, 0);
+  patience_ms integer := coalesce((p #>> '{lock,patienceMs}')::integer, 0);
   by_hand boolean := (policy ->> 'byHand')::boolean;
   at      timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
   quiet   boolean := (p ->> 'published')::boolean;
@@ -193,6 +194,13 @@ BEGIN
   INSERT INTO cronce.job (name, first_seen_at) VALUES (want ->> 'job', at) ON CONFLICT DO NOTHING;
 
   key := cronce.take_one(keys, guard, wait_ms);
+  FOR i IN 1 .. patience_ms / 10 LOOP
+    -- Held, but by no run: another delivery is in its own T0 and may be about to skip. It would be wrong to give up a
+    -- due slot for that; in a moment the holder shows, or the lock is free.
+    EXIT WHEN key IS NOT NULL OR cronce.holder_of(keys, guard, self) IS NOT NULL;
+    PERFORM pg_sleep(0.01);
+    key := cronce.take_one(keys, guard, 0);
+  END LOOP;
 
   IF key IS NULL THEN
     SELECT r.id, 'duplicate' INTO blocker, reason FROM cronce.run r
@@ -208,7 +216,7 @@ BEGIN
               -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
               AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
                        AND cronce.is_backend(r.backend_pid))),
-      at, quiet, 'its lock was free while it stood as running');
+      at, quiet, 'its lock was free while it stood as running') AS s;
     SELECT d.reason, d.blocker INTO reason, blocker
       FROM cronce.refusal(want, policy, by_hand, at, self) d;
   END IF;
@@ -434,6 +442,41 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM FROM cronce.lock l WHERE l.key = demand_fence.key AND l.fence = demand_fence.fence FOR SHARE;
   RETURN FOUND;
+END $$;
+
+-- Asks for the end of a run: its holder hears of it with the next heartbeat. One that holds no lock is ended here.
+-- Null where there is no such run; one that is over is answered as it is.
+CREATE FUNCTION cronce.request_cancel(self uuid, by text) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  made cronce.run;
+BEGIN
+  UPDATE cronce.run r SET
+      cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
+      cancel_requested_by = coalesce(r.cancel_requested_by, by)
+    WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
+  IF FOUND AND NOT cronce.holds(made.backend_pid, made.lock_key) THEN
+    PERFORM cronce.settle_dead(ARRAY[self], clock_timestamp(), false, 'cancelled while nobody held its lock');
+  END IF;
+  SELECT * INTO made FROM cronce.run WHERE id = self;
+  RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
+END $$;
+
+-- For `overlap: 'replace'`: the run of an earlier slot of the same job that stands in the way, once its end is asked
+-- for. Null where none does, or where the delivery is itself a duplicate: that must not end a later slot's run.
+CREATE FUNCTION cronce.request_replace(job text, slot text, scheduled_for timestamptz, keys bigint[]) RETURNS uuid
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  holder uuid;
+BEGIN
+  SELECT r.id INTO holder FROM cronce.run r
+    WHERE r.status = 'running' AND r.lock_key = ANY (keys) AND r.job = request_replace.job
+      AND r.slot <> request_replace.slot AND r.scheduled_for <= request_replace.scheduled_for
+      AND NOT EXISTS (SELECT FROM cronce.run d
+                      WHERE d.job = request_replace.job AND d.slot = request_replace.slot AND d.final)
+    ORDER BY r.scheduled_for LIMIT 1;
+  PERFORM cronce.request_cancel(holder, 'the run of ' || request_replace.slot) WHERE holder IS NOT NULL;
+  RETURN holder;
 END $$;
 
 -- The outbox: what is over and not yet published, the caller's own record first. Rows stay locked until the caller

@@ -40,7 +40,7 @@ export type Direction = 'toServer' | 'toClient' | 'both';
 export interface ProxiedConnection {
   readonly id: number;
   readonly isOpen: boolean;
-  /** Answers to a Query or a Sync; what connecting takes is not among them. */
+  /** Query and Sync messages, each of which has one answer to wait for. Connecting itself sends none. */
   readonly roundTrips: number;
   /** The text of each Query and Parse message, in order. */
   readonly queries: readonly string[];
@@ -248,7 +248,7 @@ class Connection implements ProxiedConnection {
   }
 
   get roundTrips(): number {
-    return Math.max(0, this.#answered);
+    return this.#asked;
   }
 
   cut(): void {
