@@ -21,7 +21,8 @@ export async function handler(event: unknown, context: Context): Promise<Answer>
   const around = { registry, ownJob: settings.ownJob, deliveryId: context.awsRequestId, now: new Date() };
   const delivery = deliveryOf(event, around);
   const run = await coordinate(delivery, context.getRemainingTimeInMillis(), coordinatorOf(settings));
-  if (deservesRetry(run)) throw new RunWentWrong(`${run.job} ${run.slot} ${run.status}: ${run.error?.message ?? ''}`);
+  if (deservesRetry(run))
+    throw new RunWentWrong(`${run.job} ${run.slot} ${run.status}: ${run.error?.message ?? ''}`);
   const { id, job, slot, status, skipReason, attempt, final } = run;
   return { id, job, slot, status, skipReason, attempt, final };
 }

@@ -37,8 +37,15 @@ export interface MigrateOptions {
  * @returns the names of the migrations that were applied
  * @throws {MigrationError} where the database is newer than this code
  */
-export async function migrate(url: string, { examples = false, log = () => undefined }: MigrateOptions = {}): Promise<string[]> {
-  const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000, application_name: 'cronce:migrate' });
+export async function migrate(
+  url: string,
+  { examples = false, log = () => undefined }: MigrateOptions = {},
+): Promise<string[]> {
+  const client = new pg.Client({
+    connectionString: url,
+    connectionTimeoutMillis: 10_000,
+    application_name: 'cronce:migrate',
+  });
   client.on('error', () => undefined); // the failing query says it
   try {
     await client.connect();
@@ -48,7 +55,9 @@ export async function migrate(url: string, { examples = false, log = () => undef
     await client.query(ledger);
     const applied = [
       ...(await apply(client, 'cronce.migration', await read(folder), log)),
-      ...(examples ? await apply(client, 'cronce.example_migration', await read(join(folder, 'examples')), log) : []),
+      ...(examples
+        ? await apply(client, 'cronce.example_migration', await read(join(folder, 'examples')), log)
+        : []),
     ];
     const { command } = await client.query('COMMIT');
     if (command !== 'COMMIT') throw new MigrationError('the migrations were rolled back');
@@ -65,17 +74,30 @@ const ledger = `
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
   CREATE TABLE IF NOT EXISTS cronce.example_migration (LIKE cronce.migration INCLUDING ALL);`;
 
-async function apply(client: pg.Client, table: string, all: readonly Migration[], log: (line: string) => void): Promise<string[]> {
-  const { rows } = await client.query<{ version: number; name: string }>(`SELECT version, name FROM ${table}`);
+async function apply(
+  client: pg.Client,
+  table: string,
+  all: readonly Migration[],
+  log: (line: string) => void,
+): Promise<string[]> {
+  const { rows } = await client.query<{ version: number; name: string }>(
+    `SELECT version, name FROM ${table}`,
+  );
   refuseNewer(rows, all);
   const present = new Set(rows.map(({ version }) => version));
   const missing = all.filter(({ version }) => !present.has(version));
   for (const { version, name, sql } of missing) {
     await client.query(sql).catch((cause: unknown) => {
-      throw new MigrationError(`migration ${name} failed, and nothing was changed: ${String(cause)}`, { cause });
+      throw new MigrationError(`migration ${name} failed, and nothing was changed: ${String(cause)}`, {
+        cause,
+      });
     });
     const breaking = !sql.startsWith('-- compatible');
-    await client.query(`INSERT INTO ${table} (version, name, breaking) VALUES ($1, $2, $3)`, [version, name, breaking]);
+    await client.query(`INSERT INTO ${table} (version, name, breaking) VALUES ($1, $2, $3)`, [
+      version,
+      name,
+      breaking,
+    ]);
     log(`applied ${name}`);
   }
   return missing.map(({ name }) => name);
@@ -111,7 +133,9 @@ async function main(): Promise<void> {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   main().catch((error: unknown) => {
     const told = error instanceof MigrationError ? error : typed(error);
-    console.error(`migrate: ${error instanceof Error && error.name === 'SettingsError' ? error.message : told.message}`);
+    console.error(
+      `migrate: ${error instanceof Error && error.name === 'SettingsError' ? error.message : told.message}`,
+    );
     process.exitCode = 1;
   });
 }

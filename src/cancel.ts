@@ -20,19 +20,36 @@ const lookMs = 50;
  * Ends a running run. Its work is told, and where it does not listen its session is ended; its writes roll back.
  * @returns the record once the run is over (as `cancelled`, or as what it became meanwhile); undefined if there is none
  */
-export async function cancelRun(session: Session, runId: string, { by, graceMs }: CancelOptions): Promise<RunRecord | undefined> {
-  const asked = await ask(session, `cronce.request_cancel(${session.literal(runId)}, ${session.literal(by)})`);
+export async function cancelRun(
+  session: Session,
+  runId: string,
+  { by, graceMs }: CancelOptions,
+): Promise<RunRecord | undefined> {
+  const asked = await ask(
+    session,
+    `cronce.request_cancel(${session.literal(runId)}, ${session.literal(by)})`,
+  );
   return asked && !isOver(asked) ? await endWithin(session, runId, by, graceMs) : asked;
 }
 
 /** Waits for a run whose end was asked for, and ends it when the grace is over. */
-export async function endWithin(session: Session, runId: string, by: string, graceMs: number): Promise<RunRecord | undefined> {
+export async function endWithin(
+  session: Session,
+  runId: string,
+  by: string,
+  graceMs: number,
+): Promise<RunRecord | undefined> {
   for (const until = performance.now() + graceMs; performance.now() < until; await delay(lookMs)) {
-    const run = await ask(session, `(SELECT cronce.record(r) FROM cronce.run r WHERE r.id = ${session.literal(runId)})`);
+    const run = await ask(
+      session,
+      `(SELECT cronce.record(r) FROM cronce.run r WHERE r.id = ${session.literal(runId)})`,
+    );
     if (!run || isOver(run)) return run;
   }
   const error = { name: 'Stop', message: `cancelled by ${by}`, code: 'cancelled' };
-  const verdict = session.literal(JSON.stringify({ id: runId, status: 'cancelled', final: true, error, published: false }));
+  const verdict = session.literal(
+    JSON.stringify({ id: runId, status: 'cancelled', final: true, error, published: false }),
+  );
   return ask(session, `cronce.settle(${verdict}::jsonb)`);
 }
 

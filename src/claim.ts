@@ -81,7 +81,13 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       requestedBy: delivery.requestedBy,
       params: delivery.params,
     },
-    lock: { name: lock.name, keys: lock.keys.map(String), guard: lock.guard?.toString() ?? null, waitMs: request.waitMs, patienceMs },
+    lock: {
+      name: lock.name,
+      keys: lock.keys.map(String),
+      guard: lock.guard?.toString() ?? null,
+      waitMs: request.waitMs,
+      patienceMs,
+    },
     policy: policyJson(job, delivery.byHand),
   };
 }

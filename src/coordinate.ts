@@ -44,7 +44,11 @@ const claimsAtMost = 10;
  * @throws {PostgresError} where no start could be recorded: nothing was run
  * @throws {OutcomeUnknown} where the outcome could not be recorded: the sweep will settle it
  */
-export async function coordinate(delivery: Delivery, timeLeftMs: number, coordinator: Coordinator): Promise<RunRecord> {
+export async function coordinate(
+  delivery: Delivery,
+  timeLeftMs: number,
+  coordinator: Coordinator,
+): Promise<RunRecord> {
   const path = new Path(delivery, timeLeftMs, coordinator);
   const session = await path.openSession();
   try {
@@ -116,15 +120,38 @@ class Path {
   async workUnderLock(session: Session, claim: Claim): Promise<RunRecord> {
     const { run, restMs, pid } = claim;
     const { job } = this.#delivery;
-    const hold = { runId: run.id, pid, lockKey: run.lockKey ?? '', leaseMs: this.#leaseMs, openWatch: this.openSession };
+    const hold = {
+      runId: run.id,
+      pid,
+      lockKey: run.lockKey ?? '',
+      leaseMs: this.#leaseMs,
+      openWatch: this.openSession,
+    };
     const lock = await holdLock(session, hold);
     const timeMs = Math.min(job.timeoutMs, this.#workMs());
     const { openSession } = this;
     const logger = this.#coordinator.logger;
-    const result = await performWork({ run, work: job.work, session, lock, timeMs, graceMs, restMs, logger, openSession });
+    const result = await performWork({
+      run,
+      work: job.work,
+      session,
+      lock,
+      timeMs,
+      graceMs,
+      restMs,
+      logger,
+      openSession,
+    });
     await lock.letGo();
     const now = this.#now().now;
-    return recordOutcome(result, { run, session, openSession, timeoutMs: messageMs, published: this.#logOnly, now });
+    return recordOutcome(result, {
+      run,
+      session,
+      openSession,
+      timeoutMs: messageMs,
+      published: this.#logOnly,
+      now,
+    });
   }
 
   async publish(session: Session, runs: readonly RunRecord[]): Promise<void> {
@@ -152,7 +179,11 @@ class Path {
 }
 
 /** Ends the run of an earlier slot that holds this job's lock, within half the time that the job may wait. */
-async function replaceHolder(session: Session, { job, slot, scheduledFor, params }: Delivery, waitMs: number): Promise<void> {
+async function replaceHolder(
+  session: Session,
+  { job, slot, scheduledFor, params }: Delivery,
+  waitMs: number,
+): Promise<void> {
   const keys = lockOf(job, slot, params).keys.join(',');
   const sql =
     `SELECT cronce.request_replace(${session.literal(job.name)}, ${session.literal(slot)}, ` +

@@ -170,7 +170,8 @@ export function defineJob(options: JobOptions): Job {
   const slots = whole('slots', options.slots ?? 1, 1, 100);
   if (overlap === 'allow' && (options.lock !== undefined || slots > 1))
     refuse('overlap', 'allow', 'without lock and slots, since each slot then has a lock of its own');
-  if (typeof options.lock === 'bigint' && slots > 1) refuse('slots', slots, 'only 1 where lock is an integer');
+  if (typeof options.lock === 'bigint' && slots > 1)
+    refuse('slots', slots, 'only 1 where lock is an integer');
   if (typeof options.lock === 'bigint') checkKey(options.lock);
   if (options.lock === '') refuse('lock', options.lock, 'a name of at least one character');
 
@@ -204,7 +205,8 @@ function schedulesOf(options: JobOptions, where: string): JobSchedule[] {
       if (timeZone !== undefined) checkZone(timeZone, where);
       return { schedule, timeZone: timeZone ?? 'UTC', via: timeZone === undefined ? 'rule' : 'scheduler' };
     } catch (error) {
-      if (error instanceof ScheduleError) throw new JobError(`${where}: schedule: ${error.message}`, { cause: error });
+      if (error instanceof ScheduleError)
+        throw new JobError(`${where}: schedule: ${error.message}`, { cause: error });
       throw error;
     }
   });
@@ -218,13 +220,17 @@ function checkZone(timeZone: string, where: string): void {
   try {
     new Intl.DateTimeFormat('en', { timeZone });
   } catch (cause) {
-    throw new JobError(`${where}: timeZone is ${show(timeZone)}; allowed: an IANA name such as Europe/Berlin`, { cause });
+    throw new JobError(
+      `${where}: timeZone is ${show(timeZone)}; allowed: an IANA name such as Europe/Berlin`,
+      { cause },
+    );
   }
 }
 
 /** @throws {JobError} for an integer that is no signed 64-bit advisory lock key */
 export function checkKey(key: bigint): bigint {
-  if (BigInt.asIntN(64, key) !== key) throw new JobError(`lock key ${key} does not fit a signed 64-bit integer`);
+  if (BigInt.asIntN(64, key) !== key)
+    throw new JobError(`lock key ${key} does not fit a signed 64-bit integer`);
   return key;
 }
 
@@ -239,7 +245,8 @@ export type Registry = ReadonlyMap<string, Job>;
 export function defineJobs(jobs: readonly Job[]): Registry {
   const registry = new Map<string, Job>();
   for (const job of jobs) {
-    if (registry.has(job.name)) throw new JobError(`two jobs are named ${JSON.stringify(job.name)}; rename one`);
+    if (registry.has(job.name))
+      throw new JobError(`two jobs are named ${JSON.stringify(job.name)}; rename one`);
     registry.set(job.name, job);
   }
   return registry;

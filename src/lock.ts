@@ -39,12 +39,18 @@ export function lockOf(job: Job, slot: string, params: Json) {
   if (typeof own === 'bigint') return { name: `key ${own}`, keys: [checkKey(own)], guard: null };
   const ofSlot = `${job.name}@${slot}`;
   if (job.overlap === 'allow') return { name: ofSlot, keys: [lockKey(ofSlot)], guard: null };
-  const places = Array.from({ length: job.slots }, (_, place) => lockKey(place === 0 ? own : `${own}#${place}`));
+  const places = Array.from({ length: job.slots }, (_, place) =>
+    lockKey(place === 0 ? own : `${own}#${place}`),
+  );
   return { name: own, keys: places, guard: job.slots > 1 ? lockKey(ofSlot) : null };
 }
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */
-export function enterSql(session: Session, runId: string, limits: { leaseMs: number; workMs: number }): string {
+export function enterSql(
+  session: Session,
+  runId: string,
+  limits: { leaseMs: number; workMs: number },
+): string {
   const { leaseMs, workMs } = limits;
   return [
     'BEGIN ISOLATION LEVEL READ COMMITTED',
@@ -82,7 +88,13 @@ function checkLease(applied: string, leaseMs: number): void {
 
 /** A time setting as the server shows it: the largest unit that divides it, or a bare 0. */
 function milliseconds(shown: string): number {
-  const unitMs: Readonly<Record<string, number>> = { ms: 1, s: 1_000, min: 60_000, h: 3_600_000, d: 86_400_000 };
+  const unitMs: Readonly<Record<string, number>> = {
+    ms: 1,
+    s: 1_000,
+    min: 60_000,
+    h: 3_600_000,
+    d: 86_400_000,
+  };
   const [, amount, unit] = shown.match(/^(\d+)(ms|s|min|h|d)?$/) ?? [];
   return Number(amount) * (unitMs[unit ?? 'ms'] ?? 1);
 }
@@ -182,7 +194,10 @@ class Keeper implements HeldLock {
   }
 
   #silence(): Stop {
-    return new Stop('lock_lost', `nothing was heard of the server for ${this.#vouchMs} ms of the lease of ${this.#options.leaseMs}`);
+    return new Stop(
+      'lock_lost',
+      `nothing was heard of the server for ${this.#vouchMs} ms of the lease of ${this.#options.leaseMs}`,
+    );
   }
 
   #count(): void {
@@ -208,7 +223,10 @@ class Keeper implements HeldLock {
       `SELECT json_build_object('lease', current_setting('idle_in_transaction_session_timeout'), 'cancelBy', ` +
       `(SELECT cancel_requested_by FROM cronce.run WHERE id = ${this.#session.literal(runId)})) AS beat`;
     try {
-      const answer = answerOf<{ lease: string; cancelBy: string | null }>(await this.#session.send(sql), 'beat');
+      const answer = answerOf<{ lease: string; cancelBy: string | null }>(
+        await this.#session.send(sql),
+        'beat',
+      );
       checkLease(answer.lease, leaseMs);
       this.#heed(answer.cancelBy);
     } catch (error) {

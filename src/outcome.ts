@@ -49,7 +49,12 @@ export function verdictOf(result: WorkResult): Verdict {
     case 'threw':
       return result.error instanceof ConnectionLost
         ? lost(result.error)
-        : { status: 'failed', output: null, error: storedError(result.error), final: isPermanent(result.error) };
+        : {
+            status: 'failed',
+            output: null,
+            error: storedError(result.error),
+            final: isPermanent(result.error),
+          };
     case 'stopped':
       return stopped(result.stop, result.cutOff);
   }
@@ -88,8 +93,10 @@ function isPermanent(error: unknown): boolean {
 export async function recordOutcome(result: WorkResult, options: RecordOptions): Promise<RunRecord> {
   const { session } = options;
   const verdict = verdictOf(result);
-  if (session.lost.aborted) return recordOutside(verdict.status === 'succeeded' ? lost(session.lost.reason) : verdict, options);
-  if (result.kind === 'stopped' && result.cutOff && session.underWaySince !== null) return recordOutside(verdict, options);
+  if (session.lost.aborted)
+    return recordOutside(verdict.status === 'succeeded' ? lost(session.lost.reason) : verdict, options);
+  if (result.kind === 'stopped' && result.cutOff && session.underWaySince !== null)
+    return recordOutside(verdict, options);
   return verdict.status === 'succeeded' ? commitWork(verdict, options) : rollBackWork(verdict, options);
 }
 
@@ -106,7 +113,8 @@ async function commitWork(verdict: Verdict, options: RecordOptions): Promise<Run
     return committed(await session.send(sql, timeoutMs));
   } catch (error) {
     if (error instanceof ConnectionLost) return recordOutside(lost(error), options);
-    if (error instanceof NoLongerStanding || isSecondSuccess(error)) return recordOutside(lost(error), options);
+    if (error instanceof NoLongerStanding || isSecondSuccess(error))
+      return recordOutside(lost(error), options);
     return rollBackWork(failed(explained(error)), options);
   }
 }
@@ -143,7 +151,10 @@ async function recordOutside(verdict: Verdict, options: RecordOptions): Promise<
   }
   session.destroy(new ConnectionLost('given up: it was busy with what the work had left behind'));
   const fresh = await openSession().catch((cause: unknown) => {
-    throw new OutcomeUnknown(`run ${options.run.id} ended as ${verdict.status}, but it could not be recorded`, { cause });
+    throw new OutcomeUnknown(
+      `run ${options.run.id} ended as ${verdict.status}, but it could not be recorded`,
+      { cause },
+    );
   });
   try {
     return await settle(fresh, verdict, options);
@@ -159,7 +170,11 @@ async function recordMinimal(refused: unknown, options: RecordOptions): Promise<
   const name = refused instanceof Error ? refused.name : 'Error';
   const bare = { name, message: 'the outcome could not be stored as it was' };
   try {
-    return await settle(options.session, { status: 'failed', output: null, error: bare, final: false }, options);
+    return await settle(
+      options.session,
+      { status: 'failed', output: null, error: bare, final: false },
+      options,
+    );
   } catch (cause) {
     throw new OutcomeUnknown(`the outcome of run ${options.run.id} could not be recorded`, { cause });
   }
@@ -197,7 +212,9 @@ function isSecondSuccess(error: unknown): boolean {
 }
 
 function explained(error: unknown): unknown {
-  return error instanceof StatementCancelled ? new PostgresError(`the commit was cancelled: ${error.message}`, { cause: error }) : error;
+  return error instanceof StatementCancelled
+    ? new PostgresError(`the commit was cancelled: ${error.message}`, { cause: error })
+    : error;
 }
 
 const causes = 8;
@@ -207,7 +224,9 @@ export function storedError(thrown: unknown, seen: readonly unknown[] = []): Run
   if (!(thrown instanceof Error)) return { name: 'NonError', message: readable(thrown) };
   const inside = [...seen, thrown];
   const deeper = (next: unknown): RunError =>
-    inside.includes(next) || inside.length >= causes ? { name: 'Cut', message: '[cut: circular or too deep]' } : storedError(next, inside);
+    inside.includes(next) || inside.length >= causes
+      ? { name: 'Cut', message: '[cut: circular or too deep]' }
+      : storedError(next, inside);
   const code = 'code' in thrown && typeof thrown.code === 'string' ? { code: storableText(thrown.code) } : {};
   return {
     name: storableText(thrown.name),

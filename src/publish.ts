@@ -28,9 +28,18 @@ const batch = 10;
 /** The one structured log line of an outcome: everything but what the job was given and what it answered. */
 export function logOutcome(run: RunRecord, logger: Logger): void {
   const { params: _params, output: _output, error, ...fields } = run;
-  const line = { run: error ? { ...fields, error: { name: error.name, message: error.message, code: error.code } } : fields };
+  const line = {
+    run: error
+      ? { ...fields, error: { name: error.name, message: error.message, code: error.code } }
+      : fields,
+  };
   const what = `${run.job} ${run.status}${run.skipReason ? ` (${run.skipReason})` : ''}`;
-  if (run.status === 'failed' || run.status === 'timed_out' || run.status === 'lost' || run.status === 'missed')
+  if (
+    run.status === 'failed' ||
+    run.status === 'timed_out' ||
+    run.status === 'lost' ||
+    run.status === 'missed'
+  )
     logger.error(what, line);
   else logger.info(what, line);
 }
@@ -77,7 +86,9 @@ async function takeDue(session: Session, own: string | null, timeoutMs: number):
 
 async function deliver(due: readonly Due[], options: PublishOptions) {
   const signal = AbortSignal.timeout(options.timeoutMs);
-  const arrived = await Promise.all(options.sinks.map(async (sink) => arrivedAt(sink, due, signal, options.logger)));
+  const arrived = await Promise.all(
+    options.sinks.map(async (sink) => arrivedAt(sink, due, signal, options.logger)),
+  );
   return due.map(({ run, sentTo }) => {
     const now = options.sinks.filter((_, index) => arrived[index]?.has(run.id)).map(({ name }) => name);
     const all = new Set([...sentTo, ...now]);

@@ -339,7 +339,9 @@ function countCure(fields: readonly string[]): string {
 
 /** Quartz puts seconds first and may leave out the year, so its `?` slips into AWS's year. */
 function quartzCure(fields: SixFields): string {
-  return offer([[...fields.slice(1), '*']]) ?? 'use 1970-2199 or *; ? is for a day field';
+  const meant = offer([[...fields.slice(1), '*']]);
+  const quartz = meant === undefined ? '' : `; if the first field is Quartz's seconds, ${meant}`;
+  return `use 1970-2199 or *, as ? is for a day field${quartz}`;
 }
 
 function oneQuestionMarkCure([minutes, hours, dayOfMonth, month, dayOfWeek, year]: SixFields): string {

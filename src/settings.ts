@@ -36,7 +36,12 @@ const wholeNumber = (least: number, most: number) =>
 
 const list = v.pipe(
   v.string(),
-  v.transform((text) => text.split(',').map((one) => one.trim()).filter(Boolean)),
+  v.transform((text) =>
+    text
+      .split(',')
+      .map((one) => one.trim())
+      .filter(Boolean),
+  ),
   v.everyItem((token) => token.length >= 16, 'tokens of at least 16 characters, separated by commas'),
 );
 
@@ -45,7 +50,10 @@ const shape = v.strictObject({
   DATABASE_URL: v.pipe(
     v.string('a postgres:// URL'),
     v.regex(/^postgres(ql)?:\/\//, 'a postgres:// URL'),
-    v.check((text) => URL.canParse(text), 'a postgres:// URL (is a character in the password not percent-encoded?)'),
+    v.check(
+      (text) => URL.canParse(text),
+      'a postgres:// URL (is a character in the password not percent-encoded?)',
+    ),
   ),
   CRONCE_DRIVER: v.optional(v.picklist(['pg', 'neon'], 'pg or neon')),
   CRONCE_NEON_RELAY: v.optional(v.string()),
@@ -67,7 +75,9 @@ const secret = new Set(['DATABASE_URL', 'CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS
 /** @throws {SettingsError} */
 export function readSettings(environment: NodeJS.ProcessEnv = process.env): Settings {
   const given = Object.fromEntries(
-    Object.entries(environment).filter(([key, text]) => (key === 'DATABASE_URL' || key.startsWith('CRONCE_')) && text !== ''),
+    Object.entries(environment).filter(
+      ([key, text]) => (key === 'DATABASE_URL' || key.startsWith('CRONCE_')) && text !== '',
+    ),
   );
   const parsed = v.safeParse(shape, given);
   if (!parsed.success) throw refusal(parsed.issues[0], given);
@@ -80,7 +90,10 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
     eventBus:
       env.CRONCE_EVENT_BUS === undefined
         ? null
-        : { bus: env.CRONCE_EVENT_BUS, ...(env.CRONCE_EVENT_BUS_ENDPOINT ? { endpoint: env.CRONCE_EVENT_BUS_ENDPOINT } : {}) },
+        : {
+            bus: env.CRONCE_EVENT_BUS,
+            ...(env.CRONCE_EVENT_BUS_ENDPOINT ? { endpoint: env.CRONCE_EVENT_BUS_ENDPOINT } : {}),
+          },
     publishTimeoutMs: env.CRONCE_PUBLISH_TIMEOUT_MS ?? 2_000,
     http: {
       readTokens: env.CRONCE_READ_TOKENS ?? [],
@@ -93,8 +106,11 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
 
 function refusal(issue: v.BaseIssue<unknown>, given: Record<string, unknown>): SettingsError {
   const key = String(issue.path?.[0]?.key);
-  if (!(key in shape.entries)) return new SettingsError(`${key} is no setting of Cronce; known: ${Object.keys(shape.entries).join(', ')}`);
-  if (given[key] === undefined) return new SettingsError(`${key} is not set; give ${issue.message}`);
+  if (!(key in shape.entries))
+    return new SettingsError(
+      `${key} is no setting of Cronce; known: ${Object.keys(shape.entries).join(', ')}`,
+    );
+  if (given[key] === undefined) return new SettingsError(`${key} is not set; give a postgres:// URL`); // the only one needed
   const shown = secret.has(key) ? 'not one' : JSON.stringify(given[key]);
   return new SettingsError(`${key} is ${shown}; allowed: ${issue.message}`);
 }

@@ -72,6 +72,9 @@ function keepEntries(entries: readonly [string, unknown][], depth: number, insid
 }
 
 export function storableText(text: string): string {
-  const cut = text.length > limits.text ? `${text.slice(0, limits.text)}[cut: ${text.length - limits.text} more]` : text;
+  const cut =
+    text.length > limits.text
+      ? `${text.slice(0, limits.text)}[cut: ${text.length - limits.text} more]`
+      : text;
   return cut.toWellFormed().replaceAll('\u0000', '\uFFFD');
 }

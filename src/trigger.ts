@@ -77,7 +77,8 @@ function requested(request: Fields, around: Surroundings): Delivery {
   if (slot === undefined) throw new TriggerError('a run request without a slot; give manual:<key> or a time');
   const manual = slot.startsWith('manual:');
   const due = timeOf(slot);
-  if (!manual && !due) throw new TriggerError(`slot ${JSON.stringify(slot)} is neither manual:<key> nor a time`);
+  if (!manual && !due)
+    throw new TriggerError(`slot ${JSON.stringify(slot)} is neither manual:<key> nor a time`);
   return {
     job: findJob(text(request['job']), around.registry),
     slot: due ? slotName(due) : slot,
@@ -109,7 +110,9 @@ function findJob(name: string | null | undefined, registry: Registry): Job {
   const job = registry.get(name ?? '');
   if (job) return job;
   const known = [...registry.keys()].join(', ');
-  throw new TriggerError(`${name ? `no job is named ${JSON.stringify(name)}` : 'the event names no job'}; known: ${known}`);
+  throw new TriggerError(
+    `${name ? `no job is named ${JSON.stringify(name)}` : 'the event names no job'}; known: ${known}`,
+  );
 }
 
 function kindOf(fields: Fields, job: Job): TriggerKind {
@@ -122,9 +125,18 @@ function kindOf(fields: Fields, job: Job): TriggerKind {
 
 /** ISO 8601 only: an emulator hands over Scheduler's keywords as literal text, and Date would read a bare "2" as a year. */
 function timeOf(value: unknown): Date | undefined {
-  const shaped = text(value)?.match(/^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$/);
-  const time = shaped && new Date(shaped[0]);
-  return time && !Number.isNaN(time.getTime()) ? time : undefined;
+  const [shaped, day] =
+    text(value)?.match(/^(\d{4}-\d\d-\d\d)T\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)$/) ?? [];
+  return shaped && day && isDay(day) && isTime(shaped) ? new Date(shaped) : undefined;
+}
+
+/** Date takes the 30th of February for the 2nd of March. */
+function isDay(day: string): boolean {
+  return isTime(day) && new Date(day).toISOString().startsWith(day);
+}
+
+function isTime(time: string): boolean {
+  return !Number.isNaN(Date.parse(time));
 }
 
 function floor(time: Date, unitMs: number): Date {

@@ -59,7 +59,11 @@ async function start(work: WorkOptions['work'], context: WorkContext): Promise<W
 }
 
 /** A stop decides, even over work that returned after it: what it did was no longer covered. */
-async function orCutOff(working: Promise<WorkResult>, signal: AbortSignal, graceMs: number): Promise<WorkResult> {
+async function orCutOff(
+  working: Promise<WorkResult>,
+  signal: AbortSignal,
+  graceMs: number,
+): Promise<WorkResult> {
   const done = new AbortController();
   const stopped = waitFor(Infinity, AbortSignal.any([signal, done.signal]));
   const first = await Promise.race([working, stopped]);
@@ -156,7 +160,10 @@ async function openFenced(session: Session, run: RunRecord, timeMs: number): Pro
     ].join('; '),
   );
   if (answerOf<boolean>(results, 'current')) return;
-  throw new Stop('lock_lost', `fence ${run.fence} is no longer the last of lock ${JSON.stringify(run.lockName)}`);
+  throw new Stop(
+    'lock_lost',
+    `fence ${run.fence} is no longer the last of lock ${JSON.stringify(run.lockName)}`,
+  );
 }
 
 async function commit(session: Session): Promise<void> {
@@ -195,10 +202,11 @@ class WorkTransaction implements Transaction {
     query: string | QueryConfig,
     values?: readonly unknown[],
   ): Promise<QueryResult<Row>> {
-    const statement = permitted(query, values);
+    demandPermitted(query);
     const refused = this.#refusal();
     if (refused) throw refused;
-    return (await this.#session.query(statement, values && [...values])) as QueryResult<Row>;
+    const alone = mightBeSeveral(query, values);
+    return (await this.#session.query(query, values && [...values], { alone })) as QueryResult<Row>;
   }
 
   async connect(): Promise<Transaction & { release(): void }> {
@@ -225,23 +233,26 @@ const forbidden: Readonly<Record<string, string>> = {
  * Statements go one at a time, so the server refuses what a leading keyword would hide. The keyword is looked for
  * behind comments; a text that begins with neither keyword nor bracket is refused with them.
  */
-function permitted(query: string | QueryConfig, values: readonly unknown[] | undefined): string | QueryConfig {
+function demandPermitted(query: string | QueryConfig): void {
   if (typeof query === 'object' && 'submit' in query)
-    throw new ForbiddenStatement('cursors and streams are not for tx: a result that nobody reads stalls the heartbeat');
-  const text = typeof query === 'string' ? query : query.text;
+    throw new ForbiddenStatement(
+      'cursors and streams are not for tx: a result that nobody reads stalls the heartbeat',
+    );
+  const text = textOf(query);
   const keyword = /^(?:\s|--[^\n]*(?:\n|$)|\/\*[\s\S]*?\*\/)*([a-z]+|\(|$)/i.exec(text)?.[1]?.toLowerCase();
   if (keyword === undefined) throw new ForbiddenStatement('a statement begins with a keyword');
   const reason = Object.hasOwn(forbidden, keyword) ? forbidden[keyword] : undefined;
   if (reason !== undefined) throw new ForbiddenStatement(`${keyword.toUpperCase()} is not for tx: ${reason}`);
   if (/^(set|reset)$/.test(keyword) && !/\bset\s+(local|constraints)\b/i.test(text))
     throw new ForbiddenStatement('SET without LOCAL would leak to the next user of a pooled connection');
-  return oneStatement(query, text, values);
 }
 
-/** The extended protocol takes one statement a message; `rows` is how both drivers are told to use it. */
-function oneStatement(query: string | QueryConfig, text: string, values: readonly unknown[] | undefined) {
+/** With parameters the drivers send one statement anyway. */
+function mightBeSeveral(query: string | QueryConfig, values: readonly unknown[] | undefined): boolean {
   const bound = values ?? (typeof query === 'object' ? query.values : undefined) ?? [];
-  if (bound.length > 0 || !text.trim().replace(/;\s*$/, '').includes(';')) return query;
-  const config = typeof query === 'string' ? { text: query } : query;
-  return { ...config, rows: 0x7fffffff };
+  return bound.length === 0 && textOf(query).trim().replace(/;$/, '').includes(';');
+}
+
+function textOf(query: string | QueryConfig): string {
+  return typeof query === 'string' ? query : query.text;
 }

@@ -23,7 +23,9 @@ afterAll(async () => {
 /** Lets so many claimants of one slot take their steps in this order, and asks what must always hold. */
 async function play(claimants: number, order: readonly number[]): Promise<void> {
   const here = { job: `job-${++round}`, slot: '2026-11-29T12:00:00Z', witness: new Witness() };
-  const clients = sessions.slice(0, claimants).map((session, index) => claimant(session, here, 'abc'.charAt(index)));
+  const clients = sessions
+    .slice(0, claimants)
+    .map((session, index) => claimant(session, here, 'abc'.charAt(index)));
   await interleave(clients, order, monitor);
   const told = order.map((index) => 'abc'.charAt(index)).join('');
   expect(here.witness.mostInside, `never two inside: ${told}`).toBe(1);
@@ -42,7 +44,10 @@ async function play(claimants: number, order: readonly number[]): Promise<void> 
 function ordersOfTwo(a: number, b: number): number[][] {
   if (a === 0) return [Array<number>(b).fill(1)];
   if (b === 0) return [Array<number>(a).fill(0)];
-  return [...ordersOfTwo(a - 1, b).map((rest) => [0, ...rest]), ...ordersOfTwo(a, b - 1).map((rest) => [1, ...rest])];
+  return [
+    ...ordersOfTwo(a - 1, b).map((rest) => [0, ...rest]),
+    ...ordersOfTwo(a, b - 1).map((rest) => [1, ...rest]),
+  ];
 }
 
 it('two deliveries of one slot, in all 252 orders of their steps: one success, never two inside', async () => {
@@ -55,7 +60,11 @@ it('three deliveries of one slot, in 300 random orders', async () => {
   const seed = Date.now() % 1_000_000;
   const random = randomFrom(seed);
   try {
-    for (let n = 0; n < 300; n++) await play(3, Array.from({ length: 24 }, () => Math.floor(random() * 3)));
+    for (let n = 0; n < 300; n++)
+      await play(
+        3,
+        Array.from({ length: 24 }, () => Math.floor(random() * 3)),
+      );
   } catch (error) {
     throw new Error(`seed ${seed}`, { cause: error });
   }

@@ -219,8 +219,13 @@ suite('the likely mistakes, and the cure', () => {
     ['0 0 * * ? 1969', 'year', '1969', 'use 1970-2199'],
     ['0 0 * * ? 2200', 'year', '2200', 'use 1970-2199'],
     ['0 0 * * ? 2030-2027', 'year', '2030-2027', 'write the earlier year first'],
-    ['0 0 12 * * ?', 'year', '?', 'write cron(0 12 * * ? *)'],
-    ['0 12 * * 2 ?', 'year', '?', 'use 1970-2199 or *; ? is for a day field'],
+    [
+      '0 0 12 * * ?',
+      'year',
+      '?',
+      "use 1970-2199 or *, as ? is for a day field; if the first field is Quartz's seconds, write cron(0 12 * * ? *)",
+    ],
+    ['0 12 * * MON ?', 'year', '?', 'use 1970-2199 or *, as ? is for a day field'],
   ])('cron(%s)', (fields, field, given, cure) => {
     expect(refusal(() => cron(fields))).toMatchObject({ field, given, cure });
   });

@@ -1,8 +1,7 @@
 /** The tools which break things must themselves be right: each is shown at work on a real server. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Client as NeonClient } from '@neondatabase/serverless';
@@ -19,6 +18,7 @@ import {
 import { type Relay, RelayError, startRelay } from '../infra/local/relay.ts';
 import { freshDatabase, type LeakError, type TestDatabase } from './support/database.ts';
 import { type Proxy, startProxy } from './support/proxy.ts';
+import { type ScratchFolder, scratchFolder } from './support/scratch.ts';
 
 let db: TestDatabase;
 beforeAll(async () => {
@@ -304,16 +304,18 @@ describe('the relay', () => {
   }
 });
 
+let scratch: ScratchFolder;
 let folder: string;
 let own: LocalPostgres;
 beforeAll(async () => {
-  folder = await mkdtemp(path.join(tmpdir(), 'cronce-support-'));
+  scratch = await scratchFolder();
+  folder = scratch.path;
   own = await startPostgres({ dataDir: path.join(folder, 'own'), settings: { fsync: 'off' } });
   await ask(own.url, 'CREATE TABLE kept AS SELECT 1 AS n');
 });
 afterAll(async () => {
   await own.kill();
-  await rm(folder, { recursive: true, force: true });
+  await scratch.remove();
 });
 
 async function ask(url: string, sql: string): Promise<unknown[]> {
@@ -351,7 +353,10 @@ describe('the local server', () => {
   });
 
   test('ends with its owner, however that dies', async () => {
-    const dataDir = path.join(folder, 'orphan');
+    // Below a folder that none but its owner may enter, which for root takes another way to start.
+    const closed = path.join(folder, 'closed');
+    await mkdir(closed, { mode: 0o700 });
+    const dataDir = path.join(closed, 'orphan');
     const module = new URL('../infra/local/postgres.ts', import.meta.url).href;
     const script = `
       import { startPostgres } from '${module}';

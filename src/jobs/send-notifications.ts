@@ -22,11 +22,16 @@ export function sendNotificationsBy(mail: Mail) {
       for (const { id, recipient, body } of pending) {
         check();
         await mail.send({ key: `notification-${id}`, to: recipient, body }, signal);
-        await fenced((own) => own.query('UPDATE app.notification SET sent_at = clock_timestamp() WHERE id = $1', [id]));
+        await fenced((own) =>
+          own.query('UPDATE app.notification SET sent_at = clock_timestamp() WHERE id = $1', [id]),
+        );
       }
       if (pending.length > 0) {
         check();
-        await mail.send({ key: idempotencyKey, to: 'ops@example.com', body: `${pending.length} sent` }, signal);
+        await mail.send(
+          { key: idempotencyKey, to: 'ops@example.com', body: `${pending.length} sent` },
+          signal,
+        );
       }
       return { sent: pending.length };
     },

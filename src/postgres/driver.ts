@@ -1,4 +1,5 @@
 import type { QueryConfig, QueryResult } from 'pg';
+import { isServerError } from './errors.ts';
 
 export type DriverName = 'pg' | 'neon';
 
@@ -57,6 +58,43 @@ async function makeNeonClient(target: Target): Promise<DriverClient> {
     client.neonConfig.forceDisablePgSSL = true;
   }
   return client as unknown as DriverClient;
+}
+
+type Answer = Promise<QueryResult | QueryResult[]>;
+
+/** After an error of its own between Parse and Sync, the neon driver forgets the Sync; the server then waits for it. */
+export async function queryAny(
+  client: DriverClient,
+  driver: DriverName,
+  query: QueryConfig | string,
+  values?: unknown[],
+): Answer {
+  if (driver === 'pg') return client.query(query, values);
+  return client.query(query, values).catch((error: unknown) => {
+    if (!isServerError(error)) sync(client);
+    throw error;
+  });
+}
+
+/**
+ * By the extended protocol, which takes one statement a message. `pg` has a mode for that; the neon driver uses it
+ * where a number of rows is named, and then leaves the Sync out after any error.
+ */
+export async function queryAlone(
+  client: DriverClient,
+  driver: DriverName,
+  query: QueryConfig | string,
+): Answer {
+  const config = typeof query === 'string' ? { text: query } : query;
+  if (driver === 'pg') return client.query({ ...config, queryMode: 'extended' } as QueryConfig);
+  return client.query({ ...config, rows: 0x7fffffff } as QueryConfig).catch((error: unknown) => {
+    sync(client);
+    throw error;
+  });
+}
+
+function sync(client: DriverClient): void {
+  (client as unknown as { connection: { sync(): void } }).connection.sync();
 }
 
 /** Breaks the socket without a word. `end()` would wait for an answer that a partition never lets through. */

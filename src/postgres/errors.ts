@@ -49,11 +49,18 @@ export class TransactionAborted extends PostgresError {
 export class NoLongerStanding extends PostgresError {
   override readonly name = 'NoLongerStanding';
 }
+/** The driver could not put a parameter into words; the server never saw the statement. */
+export class UnsendableQuery extends PostgresError {
+  override readonly name = 'UnsendableQuery';
+}
 export class UniqueViolation extends PostgresError {
   override readonly name = 'UniqueViolation';
 }
 
-type Meaning = readonly [new (message: string, options: { code: string; cause: unknown }) => PostgresError, cure: string];
+type Meaning = readonly [
+  new (message: string, options: { code: string; cause: unknown }) => PostgresError,
+  cure: string,
+];
 
 /** SQLSTATE, or its class of two letters, → meaning. A full code wins over its class. */
 const meanings: Readonly<Record<string, Meaning>> = {
@@ -86,8 +93,13 @@ interface ServerError extends Error {
   readonly severity?: string;
 }
 
-function isServerError(error: unknown): error is ServerError {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' && /^[0-9A-Z]{5}$/.test(error.code);
+export function isServerError(error: unknown): error is ServerError {
+  return (
+    error instanceof Error &&
+    'code' in error &&
+    typeof error.code === 'string' &&
+    /^[0-9A-Z]{5}$/.test(error.code)
+  );
 }
 
 /**
@@ -98,7 +110,8 @@ export function typed(error: unknown): PostgresError {
   if (error instanceof PostgresError) return error;
   if (isServerError(error)) {
     const meaning = meanings[error.code] ?? meanings[error.code.slice(0, 2)];
-    if (!meaning) return new PostgresError(`${error.message} (${error.code})`, { code: error.code, cause: error });
+    if (!meaning)
+      return new PostgresError(`${error.message} (${error.code})`, { code: error.code, cause: error });
     const [Kind, cure] = meaning;
     return new Kind(`${error.message} (${error.code}): ${cure}`, { code: error.code, cause: error });
   }

@@ -1,7 +1,22 @@
-import { setTimeout as delay } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as delay } from 'node:timers/promises';
 import type { QueryConfig, QueryResult } from 'pg';
-import { breakSocket, makeClient, type DriverClient, type Target } from './driver.ts';
-import { CannotConnect, ConnectionLost, typed, type PostgresError } from './errors.ts';
+import {
+  breakSocket,
+  makeClient,
+  queryAlone,
+  queryAny,
+  type DriverClient,
+  type DriverName,
+  type Target,
+} from './driver.ts';
+import {
+  CannotConnect,
+  ConnectionLost,
+  isServerError,
+  PostgresError,
+  typed,
+  UnsendableQuery,
+} from './errors.ts';
 import { moment, type Moment } from './moment.ts';
 
 /**
@@ -12,6 +27,7 @@ import { moment, type Moment } from './moment.ts';
  */
 export class Session {
   readonly #client: DriverClient;
+  readonly #driver: DriverName;
   readonly #lost = new AbortController();
   readonly #loss: Promise<never>;
   #tail: Promise<unknown> = Promise.resolve();
@@ -19,8 +35,9 @@ export class Session {
   #underWaySince: Moment | null = null;
   #closing = false;
 
-  private constructor(client: DriverClient, connectedAt: Moment) {
+  private constructor(client: DriverClient, driver: DriverName, connectedAt: Moment) {
     this.#client = client;
+    this.#driver = driver;
     this.#answered = connectedAt;
     this.#loss = new Promise((_, reject) => {
       this.#lost.signal.addEventListener('abort', () => {
@@ -55,7 +72,7 @@ export class Session {
     } finally {
       clearTimeout(timer);
     }
-    const session = new Session(client, startedAt);
+    const session = new Session(client, target.driver, startedAt);
     failure.catch((error: unknown) => {
       session.destroy(typed(error));
     });
@@ -87,9 +104,13 @@ export class Session {
     return Array.isArray(results) ? results : [results];
   }
 
-  /** One statement in node-postgres' own form. */
-  async query(query: QueryConfig | string, values?: unknown[]): Promise<QueryResult> {
-    const result = await this.#exchange(() => this.#client.query(query, values));
+  /** One statement in node-postgres' own form; `alone` has the server refuse a text of several. */
+  async query(query: QueryConfig | string, values?: unknown[], { alone = false } = {}): Promise<QueryResult> {
+    const result = await this.#exchange(() =>
+      alone
+        ? queryAlone(this.#client, this.#driver, query)
+        : queryAny(this.#client, this.#driver, query, values),
+    );
     return Array.isArray(result) ? (result.at(-1) as QueryResult) : result;
   }
 
@@ -136,7 +157,7 @@ export class Session {
       this.#answered = sentAt;
       return answer;
     } catch (thrown) {
-      throw this.#understood(thrown, sentAt);
+      throw await this.#understood(thrown, sentAt);
     } finally {
       clearTimeout(timer);
       this.#underWaySince = null;
@@ -144,11 +165,21 @@ export class Session {
   }
 
   /** An error that came over a living connection is an answer too. */
-  #understood(thrown: unknown, sentAt: Moment): PostgresError {
-    const error = typed(this.#lost.signal.aborted ? this.#lost.signal.reason : thrown);
+  async #understood(thrown: unknown, sentAt: Moment): Promise<PostgresError> {
+    if (this.#lost.signal.aborted) return typed(this.#lost.signal.reason);
+    const error = (await this.#isUnsendable(thrown))
+      ? new UnsendableQuery(String(thrown), { cause: thrown })
+      : typed(thrown);
     if (error instanceof ConnectionLost) this.destroy(error);
     else this.#answered = sentAt;
     return error;
+  }
+
+  /** The driver itself refused a parameter (a circular object, say). A broken socket shows within the same turn. */
+  async #isUnsendable(thrown: unknown): Promise<boolean> {
+    if (!(thrown instanceof Error) || thrown instanceof PostgresError || isServerError(thrown)) return false;
+    await nextTurn();
+    return !this.#lost.signal.aborted;
   }
 
   /** The answer, or the loss of the connection: under a partition the driver alone would wait for ever. */

@@ -22,14 +22,18 @@ export function eventBridgeSink({ bus, endpoint }: EventBridgeOptions): Sink {
     async send(records, signal) {
       // Loaded here and not before: a deployment without a bus never pays for it.
       const { EventBridgeClient, PutEventsCommand } = await import('@aws-sdk/client-eventbridge');
-      const client = new EventBridgeClient({ maxAttempts: 2, ...(endpoint === undefined ? {} : { endpoint }) });
+      const client = new EventBridgeClient({
+        maxAttempts: 2,
+        ...(endpoint === undefined ? {} : { endpoint }),
+      });
       const arrived = new Set<string>();
       try {
         for (const batch of calls(records.map((run) => ({ run, entry: entryOf(run, bus) })))) {
           const command = new PutEventsCommand({ Entries: batch.map(({ entry }) => entry) });
           const { Entries = [] } = await client.send(command, { abortSignal: signal });
           batch.forEach(({ run }, index) => {
-            if (Entries[index]?.EventId !== undefined && Entries[index].ErrorCode === undefined) arrived.add(run.id);
+            if (Entries[index]?.EventId !== undefined && Entries[index].ErrorCode === undefined)
+              arrived.add(run.id);
           });
         }
       } catch (error) {
@@ -53,7 +57,13 @@ function entryOf(run: RunRecord, bus: string): PutEventsRequestEntry {
   return {
     Source: 'cronce',
     DetailType: `Run ${run.status}`,
-    Detail: fits ? whole : JSON.stringify({ ...run, output: { cut: 'too large for an event' }, params: { cut: 'too large for an event' } }),
+    Detail: fits
+      ? whole
+      : JSON.stringify({
+          ...run,
+          output: { cut: 'too large for an event' },
+          params: { cut: 'too large for an event' },
+        }),
     EventBusName: bus,
     Time: new Date(run.finishedAt ?? run.receivedAt),
   };

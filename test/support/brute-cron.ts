@@ -68,14 +68,17 @@ function readCron(cron: string): (day: number, zone: string) => readonly number[
   };
 }
 
+/** Kept, because a search for the next 29 February on a Sunday asks for every day of decades. */
+const knownDays = new Map<number, Day>();
+
 function dayAt(dayStart: number): Day {
+  const known = knownDays.get(dayStart);
+  if (known !== undefined) return known;
   const at = new Date(dayStart);
-  return {
-    year: at.getUTCFullYear(),
-    month: at.getUTCMonth() + 1,
-    date: at.getUTCDate(),
-    weekday: at.getUTCDay() + 1,
-  };
+  const [year, month, date] = [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate()];
+  const day = { year, month, date, weekday: at.getUTCDay() + 1 };
+  knownDays.set(dayStart, day);
+  return day;
 }
 
 /** The values that a field names. */
@@ -130,16 +133,25 @@ function countUpTo({ date }: Day): number {
   return count;
 }
 
-function datesOf({ year, month }: Day): readonly number[] {
-  const dates = Array.from({ length: 31 }, (_, i) => i + 1);
-  return dates.filter((date) => new Date(Date.UTC(year, month - 1, date)).getUTCMonth() === month - 1);
-}
-
-function workingDatesOf(day: Day): readonly number[] {
-  return datesOf(day).filter((date) => {
-    const weekday = new Date(Date.UTC(day.year, day.month - 1, date)).getUTCDay();
+const allDates = Array.from({ length: 31 }, (_, i) => i + 1);
+const datesOf = byMonth((year, month) =>
+  allDates.filter((date) => new Date(Date.UTC(year, month - 1, date)).getUTCMonth() === month - 1),
+);
+const workingDatesOf = byMonth((year, month) =>
+  datesOf({ year, month }).filter((date) => {
+    const weekday = new Date(Date.UTC(year, month - 1, date)).getUTCDay();
     return weekday >= 1 && weekday <= 5;
-  });
+  }),
+);
+
+function byMonth<T>(find: (year: number, month: number) => T): (day: Pick<Day, 'year' | 'month'>) => T {
+  const found = new Map<number, T>();
+  return ({ year, month }) => {
+    const key = year * 12 + month;
+    const value = found.get(key) ?? find(year, month);
+    found.set(key, value);
+    return value;
+  };
 }
 
 function nearest(target: number, dates: readonly number[]): number | undefined {

@@ -13,8 +13,10 @@ export interface LogLine {
 /** A logger that keeps what it is told. */
 export function keepingLogger(): Logger & { readonly lines: LogLine[] } {
   const lines: LogLine[] = [];
-  const at = (level: keyof Logger) => (message: string, fields: Record<string, unknown> = {}) =>
-    void lines.push({ level, message, fields });
+  const at =
+    (level: keyof Logger) =>
+    (message: string, fields: Record<string, unknown> = {}) =>
+      void lines.push({ level, message, fields });
   return { lines, debug: at('debug'), info: at('info'), warn: at('warn'), error: at('error') };
 }
 

@@ -1,10 +1,8 @@
 /** One server for the whole run; each test file takes a database of its own from it (see database.ts). */
-import { randomUUID } from 'node:crypto';
-import { rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import path from 'node:path';
 import type { TestProject } from 'vitest/node';
 import { startPostgres } from '../../infra/local/postgres.ts';
+import { scratchFolder } from './scratch.ts';
 
 declare module 'vitest' {
   export interface ProvidedContext {
@@ -13,11 +11,12 @@ declare module 'vitest' {
 }
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
-  const dataDir = path.join(tmpdir(), `cronce-test-${randomUUID()}`);
-  const server = await startPostgres({ dataDir, settings: { fsync: 'off', max_connections: '300' } });
+  const folder = await scratchFolder();
+  const settings = { fsync: 'off', max_connections: '300' };
+  const server = await startPostgres({ dataDir: path.join(folder.path, 'server'), settings });
   project.provide('postgresUrl', server.url);
   return async () => {
     await server.kill();
-    await rm(dataDir, { recursive: true, force: true });
+    await folder.remove();
   };
 }

@@ -49,7 +49,11 @@ export async function connect(url: string): Promise<pg.Client> {
   return session;
 }
 
-async function answer(session: pg.Client, sql: string, values: unknown[] = []): Promise<Record<string, unknown>> {
+async function answer(
+  session: pg.Client,
+  sql: string,
+  values: unknown[] = [],
+): Promise<Record<string, unknown>> {
   const { rows } = await session.query<{ answer: Record<string, unknown> }>(sql, values);
   return rows[0]?.answer ?? {};
 }
@@ -63,7 +67,9 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
   const begin = 'BEGIN ISOLATION LEVEL READ COMMITTED';
   const finish = async () => {
     try {
-      await answer(session, 'SELECT cronce.finish($1) AS answer', [{ id, status: 'succeeded', final: true, output: 1 }]);
+      await answer(session, 'SELECT cronce.finish($1) AS answer', [
+        { id, status: 'succeeded', final: true, output: 1 },
+      ]);
       status = 'finished';
     } catch (error) {
       // Settled or cancelled by someone else: the transaction is aborted, COMMIT will answer ROLLBACK.
@@ -77,7 +83,9 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
         name: `${name} claims`,
         run: async () => {
           await session.query(begin);
-          const made = await answer(session, 'SELECT cronce.claim($1) AS answer', [claimOf(id, job, slot, again)]);
+          const made = await answer(session, 'SELECT cronce.claim($1) AS answer', [
+            claimOf(id, job, slot, again),
+          ]);
           status = (made['run'] as { status: string }).status;
         },
       };
@@ -87,7 +95,9 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
         name: `${name} enters`,
         run: async () => {
           await session.query(begin);
-          ({ entered: inside } = (await answer(session, 'SELECT cronce.enter($1) AS answer', [id])) as { entered: boolean });
+          ({ entered: inside } = (await answer(session, 'SELECT cronce.enter($1) AS answer', [id])) as {
+            entered: boolean;
+          });
           if (inside) witness.enter();
           else await session.query('ROLLBACK');
         },
@@ -129,7 +139,11 @@ export function clientOf(name: string, session: pg.Client, script: Generator<Ste
  * Takes steps in the order given by `order` (indices of clients), then lets everyone run to the end. A client whose
  * step waits for a lock is passed over until that step has come through.
  */
-export async function interleave(clients: readonly Client[], order: readonly number[], monitor: pg.Client): Promise<void> {
+export async function interleave(
+  clients: readonly Client[],
+  order: readonly number[],
+  monitor: pg.Client,
+): Promise<void> {
   const waiting = new Map<number, Promise<void>>();
   const done = new Set<number>();
   const take = async (index: number) => {

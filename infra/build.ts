@@ -1,0 +1,100 @@
+import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { build as bundle, type BuildResult } from 'esbuild';
+
+/**
+ * Bundles functions/*.ts to .build/, from where both Lambda and serverless-offline run them.
+ *
+ * Each `import()` is a chunk of its own, so a function loads one driver and not the other. The folder is brought up
+ * to date file by file, never emptied: an `npm start` in the same checkout goes on loading handlers from it.
+ */
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+export const buildFolder = join(root, '.build');
+
+const external = [
+  '@aws-sdk/*', // Lambda's runtime brings it; locally it comes from node_modules
+  'ws', // Lambda's Node has a WebSocket of its own; only Node 20 lacks it, and that is always a checkout
+  'pg-native', // an addon that `pg` tries to load when asked for
+  'cloudflare:sockets', // `pg` on another platform
+];
+
+/** CommonJS packages inside an ES module: esbuild leaves them a `require` that isn't there. */
+const banner = `import { createRequire as __createRequire } from 'node:module'; const require = __createRequire(import.meta.url);`;
+
+type Bundled = BuildResult<{ metafile: true; write: false }>;
+
+export interface Built {
+  readonly folder: string;
+  readonly files: readonly string[];
+  readonly metafile: Bundled['metafile'];
+}
+
+/** @throws {BuildFailure} of esbuild, which has told the places already */
+export async function build(): Promise<Built> {
+  const { metafile, outputFiles } = await bundleFunctions();
+  const contents = new Map<string, Uint8Array>(outputFiles.map(({ path, contents }) => [relative(buildFolder, path), contents]));
+  contents.set('package.json', encode({ type: 'module' }));
+  contents.set('meta.json', encode(metafile));
+  await bringUpToDate(contents);
+  return { folder: buildFolder, files: [...contents.keys()], metafile };
+}
+
+async function bundleFunctions(): Promise<Bundled> {
+  return bundle({
+    absWorkingDir: root,
+    entryPoints: ['functions/*.ts'],
+    outdir: buildFolder,
+    bundle: true,
+    splitting: true,
+    format: 'esm',
+    platform: 'node',
+    target: 'node20',
+    minify: true,
+    sourcemap: true,
+    sourcesContent: false,
+    metafile: true,
+    write: false,
+    logLevel: 'error',
+    external,
+    banner: { js: banner },
+  });
+}
+
+function encode(value: unknown): Uint8Array {
+  return new TextEncoder().encode(`${JSON.stringify(value)}\n`);
+}
+
+async function bringUpToDate(contents: ReadonlyMap<string, Uint8Array>): Promise<void> {
+  await mkdir(buildFolder, { recursive: true });
+  await Promise.all([...contents].map(async ([name, bytes]) => replace(join(buildFolder, name), bytes)));
+  const stale = (await readdir(buildFolder)).filter((name) => !contents.has(name) && !name.startsWith(draftMark));
+  await Promise.all(stale.map(async (name) => rm(join(buildFolder, name), { recursive: true, force: true })));
+}
+
+const draftMark = '.draft-';
+
+/** By renaming, so that nobody ever loads half a file; and not at all where nothing has changed. */
+async function replace(file: string, bytes: Uint8Array): Promise<void> {
+  const present = await readFile(file).catch(() => undefined);
+  if (present?.equals(bytes)) return;
+  const draft = join(buildFolder, `${draftMark}${process.pid}-${basename(file)}`);
+  await writeFile(draft, bytes);
+  await rename(draft, file);
+}
+
+async function main(): Promise<void> {
+  const began = performance.now();
+  const { metafile } = await build();
+  for (const [file, { bytes, entryPoint }] of Object.entries(metafile.outputs))
+    if (entryPoint !== undefined && !file.endsWith('.map')) console.log(`${file}  ${(bytes / 1000).toFixed(1)} kB  ${entryPoint}`);
+  console.log(`built in ${Math.round(performance.now() - began)} ms`);
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  main().catch((error: unknown) => {
+    console.error(`build: ${error instanceof Error ? error.message : String(error)}`);
+    process.exitCode = 1;
+  });
+}
