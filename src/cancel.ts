@@ -39,12 +39,14 @@ export async function endWithin(
   by: string,
   graceMs: number,
 ): Promise<RunRecord | undefined> {
-  for (const until = performance.now() + graceMs; performance.now() < until; await delay(lookMs)) {
+  const until = performance.now() + graceMs;
+  while (performance.now() < until) {
     const run = await ask(
       session,
       `(SELECT cronce.record(r) FROM cronce.run r WHERE r.id = ${session.literal(runId)})`,
     );
     if (!run || isOver(run)) return run;
+    await delay(lookMs);
   }
   const error = { name: 'Stop', message: `cancelled by ${by}`, code: 'cancelled' };
   const verdict = session.literal(

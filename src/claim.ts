@@ -1,4 +1,4 @@
-import type { QueryResult } from 'pg';
+import type { QueryResult } from './postgres/driver.ts';
 import type { Job } from './job.ts';
 import type { RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';

@@ -1,4 +1,4 @@
-import type { QueryResult } from 'pg';
+import type { QueryResult } from './postgres/driver.ts';
 import { schemaVersion } from './claim.ts';
 import { toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
@@ -24,12 +24,12 @@ function listedJson(column: string): string {
 }
 
 export interface RunFilter {
-  readonly job?: string;
-  readonly slot?: string;
-  readonly status?: Status;
-  readonly reason?: SkipReason;
+  readonly job?: string | undefined;
+  readonly slot?: string | undefined;
+  readonly status?: Status | undefined;
+  readonly reason?: SkipReason | undefined;
   /** Only runs before this id: the last one of the page before. */
-  readonly before?: string;
+  readonly before?: string | undefined;
   /** 1 to 201: one more than a page holds tells whether another follows. */
   readonly limit: number;
 }

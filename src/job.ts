@@ -1,4 +1,4 @@
-import type { QueryConfig, QueryResult, QueryResultRow } from 'pg';
+import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import { parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
 import type { Json, Logger } from './run.ts';
 
@@ -37,13 +37,13 @@ export interface WorkContext {
    * `await` in between: that is what keeps a thawed process from acting.
    * @throws {Stop}
    */
-  check(): void;
+  readonly check: () => void;
   /**
    * Runs one small transaction on a second session, which commits only while this run's fence is the lock's last:
    * for long work in many commits. What it committed stays, whatever becomes of the run.
    * @throws {Stop} once a successor has the lock; nothing is committed then
    */
-  fenced<T>(body: (tx: Transaction) => Promise<T>): Promise<T>;
+  readonly fenced: <T>(body: (tx: Transaction) => Promise<T>) => Promise<T>;
   /** Grows with each run under this lock. Send it along with effects on systems that can compare it. */
   readonly fence: bigint;
   /** The same for every attempt of this slot. For systems that deduplicate. */

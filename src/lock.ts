@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { QueryResult } from 'pg';
+import type { QueryResult } from './postgres/driver.ts';
 import { checkKey, type Job } from './job.ts';
 import { answerOf } from './postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from './postgres/errors.ts';

@@ -1,4 +1,4 @@
-import type { QueryResult } from 'pg';
+import type { QueryResult } from './postgres/driver.ts';
 import { PermanentError } from './job.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import {

@@ -27,7 +27,7 @@ const batch = 10;
 
 /** The one structured log line of an outcome: everything but what the job was given and what it answered. */
 export function logOutcome(run: RunRecord, logger: Logger): void {
-  const { params: _params, output: _output, error, ...fields } = run;
+  const { params, output, error, ...fields } = run;
   const line = {
     run: error
       ? { ...fields, error: { name: error.name, message: error.message, code: error.code } }

@@ -1,4 +1,4 @@
-import type { QueryConfig, QueryResult, QueryResultRow } from 'pg';
+import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import type { Transaction, WorkContext } from './job.ts';
 import { answerOf } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';

@@ -54,7 +54,7 @@ export const mayRun: MiddlewareHandler<Caught> = async (c, next) => {
   await next();
 };
 
-/** Names, not values: an empty token in the settings would let an empty password in. */
+/** An empty token would let an empty password in, so it is none. */
 function keysOf(tokens: readonly string[], scope: Scope): Key[] {
   return tokens
     .map((token, index) => ({ token, caller: { scope, name: `${scope} token ${index + 1}` } }))
@@ -111,9 +111,7 @@ function unauthorized(isPage: boolean, wasTried: boolean): Problem {
     'Send a token that is known here, as Authorization: Bearer <token>.',
     {
       headers: {
-        'www-authenticate': isPage
-          ? 'Basic realm="cronce: the token is the password", charset="UTF-8"'
-          : bearer,
+        'www-authenticate': isPage ? 'Basic realm="cronce", charset="UTF-8"' : bearer,
       },
     },
   );

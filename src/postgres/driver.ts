@@ -1,4 +1,5 @@
 import type { QueryConfig, QueryResult } from 'pg';
+export type { QueryConfig, QueryResult, QueryResultRow } from 'pg';
 import { isServerError } from './errors.ts';
 
 export type DriverName = 'pg' | 'neon';
@@ -39,7 +40,7 @@ async function makePgClient(target: Target): Promise<DriverClient> {
     connectionTimeoutMillis: target.connectTimeoutMs,
     keepAlive: true,
     ...(target.applicationName === undefined ? {} : { application_name: target.applicationName }),
-  }) as unknown as DriverClient;
+  });
 }
 
 async function makeNeonClient(target: Target): Promise<DriverClient> {
@@ -57,7 +58,7 @@ async function makeNeonClient(target: Target): Promise<DriverClient> {
     client.neonConfig.pipelineTLS = false;
     client.neonConfig.forceDisablePgSSL = true;
   }
-  return client as unknown as DriverClient;
+  return client;
 }
 
 type Answer = Promise<QueryResult | QueryResult[]>;

@@ -1,4 +1,4 @@
-import type { QueryResult } from 'pg';
+import type { QueryResult } from './driver.ts';
 import type { RunRecord } from '../run.ts';
 
 /** The one column named `column` among a message's answers. */

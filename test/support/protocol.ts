@@ -89,7 +89,12 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
           status = (made['run'] as { status: string }).status;
         },
       };
-      yield { name: `${name} commits T0`, run: async () => void (await session.query('COMMIT')) };
+      yield {
+        name: `${name} commits T0`,
+        run: async () => {
+          await session.query('COMMIT');
+        },
+      };
       if (status !== 'running') return;
       yield {
         name: `${name} enters`,
@@ -169,12 +174,12 @@ export async function interleave(
 
 /** Resolves when the step has come through, or PostgreSQL says that its session waits for a lock. */
 async function settledOrBlocked(step: Promise<void>, client: Client, monitor: pg.Client): Promise<void> {
-  let settled = false;
-  const watched = step.finally(() => (settled = true));
+  const progress = { settled: false };
+  const watched = step.finally(() => (progress.settled = true));
   watched.catch(() => undefined);
   const pid = (client.session as unknown as { processID: number }).processID;
   await Promise.race([watched, turn()]);
-  while (!settled) {
+  while (!progress.settled) {
     const { rows } = await monitor.query<{ blocked: boolean }>(
       'SELECT cardinality(pg_blocking_pids($1)) > 0 AS blocked',
       [pid],
