@@ -1,7 +1,7 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { build as bundle, type BuildResult } from 'esbuild';
+import { build as bundle, type BuildFailure, type BuildResult } from 'esbuild';
 
 /**
  * Bundles functions/*.ts to .build/, from where both Lambda and serverless-offline run them.
@@ -31,9 +31,16 @@ export interface Built {
   readonly metafile: Bundled['metafile'];
 }
 
-/** @throws {BuildFailure} of esbuild, which has told the places already */
+/** Its message is one line: the first place that is wrong. */
+export class BuildError extends Error {
+  override readonly name = 'BuildError';
+}
+
+/** @throws {BuildError} */
 export async function build(): Promise<Built> {
-  const { metafile, outputFiles } = await bundleFunctions();
+  const { metafile, outputFiles } = await bundleFunctions().catch((cause: unknown) => {
+    throw new BuildError(firstFault(cause), { cause });
+  });
   const contents = new Map<string, Uint8Array>(outputFiles.map(({ path, contents }) => [relative(buildFolder, path), contents]));
   contents.set('package.json', encode({ type: 'module' }));
   contents.set('meta.json', encode(metafile));
@@ -56,10 +63,15 @@ async function bundleFunctions(): Promise<Bundled> {
     sourcesContent: false,
     metafile: true,
     write: false,
-    logLevel: 'error',
+    logLevel: 'silent',
     external,
     banner: { js: banner },
   });
+}
+
+function firstFault(failure: unknown): string {
+  const { text, location } = ((failure as Partial<BuildFailure>).errors ?? [])[0] ?? { text: String(failure), location: null };
+  return location === null ? text : `${location.file}:${location.line}:${location.column}: ${text}`;
 }
 
 function encode(value: unknown): Uint8Array {

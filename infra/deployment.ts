@@ -75,7 +75,7 @@ export function deploymentOf(options: DeploymentOptions): Deployment {
     },
     resources: {
       Resources: {
-        ...Object.assign({}, ...jobs.flatMap((job) => job.schedules.map((schedule, index) => scheduled(job, schedule, index)))),
+        ...Object.fromEntries(jobs.flatMap(schedulesOf)),
         ...roles(prefix, jobs, environment['CRONCE_EVENT_BUS']),
         ...deadLetterQueue(prefix),
       },
@@ -133,13 +133,17 @@ function timeoutOf(job: Job): number {
 
 // --- schedules ----------------------------------------------------------------------------------
 
-function scheduled(job: Job, schedule: JobSchedule, index: number): Record<string, Resource> {
-  const id = `${logicalName(job.name)}Schedule${index}`;
-  return schedule.via === 'scheduler' ? zonedSchedule(id, job, schedule, index) : rule(id, job, schedule, index);
+type Named = readonly [logicalId: string, resource: Resource];
+
+function schedulesOf(job: Job): Named[] {
+  return job.schedules.flatMap((schedule, index) => {
+    const id = `${logicalName(job.name)}Schedule${index}`;
+    return schedule.via === 'scheduler' ? zonedSchedule(id, job, schedule, index) : rule(id, job, schedule, index);
+  });
 }
 
 /** A static `Input` would take the time out of the event, and with it the slot: hence the transformer. */
-function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): Record<string, Resource> {
+function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): Named[] {
   const target = {
     Id: 'job',
     Arn: arnOf(functionId(job)),
@@ -150,53 +154,41 @@ function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): R
     },
     DeadLetterConfig: { Arn: deadLetters },
   };
-  return {
-    [id]: {
-      Type: 'AWS::Events::Rule',
-      Properties: {
-        Description: job.description.slice(0, 512),
-        ScheduleExpression: schedule.expression,
-        State: 'ENABLED',
-        Targets: [target],
-      },
-    },
-    [`${id}Permission`]: {
-      Type: 'AWS::Lambda::Permission',
-      Properties: {
-        FunctionName: arnOf(functionId(job)),
-        Action: 'lambda:InvokeFunction',
-        Principal: 'events.amazonaws.com',
-        SourceArn: arnOf(id),
-      },
-    },
+  const properties = {
+    Description: job.description.slice(0, 512),
+    ScheduleExpression: schedule.expression,
+    State: 'ENABLED',
+    Targets: [target],
   };
+  const permission = {
+    FunctionName: arnOf(functionId(job)),
+    Action: 'lambda:InvokeFunction',
+    Principal: 'events.amazonaws.com',
+    SourceArn: arnOf(id),
+  };
+  return [
+    [id, { Type: 'AWS::Events::Rule', Properties: properties }],
+    [`${id}Permission`, { Type: 'AWS::Lambda::Permission', Properties: permission }],
+  ];
 }
 
-function zonedSchedule(
-  id: string,
-  job: Job,
-  { schedule, timeZone }: JobSchedule,
-  index: number,
-): Record<string, Resource> {
+function zonedSchedule(id: string, job: Job, { schedule, timeZone }: JobSchedule, index: number): Named[] {
   const input = { job: job.name, schedule: index, scheduledTime: '<aws.scheduler.scheduled-time>' };
-  return {
-    [id]: {
-      Type: 'AWS::Scheduler::Schedule',
-      Properties: {
-        Description: job.description.slice(0, 512),
-        ScheduleExpression: schedule.expression,
-        ScheduleExpressionTimezone: timeZone,
-        FlexibleTimeWindow: { Mode: 'OFF' },
-        State: 'ENABLED',
-        Target: {
-          Arn: arnOf(functionId(job)),
-          RoleArn: arnOf('SchedulerRole'),
-          Input: JSON.stringify(input),
-          DeadLetterConfig: { Arn: deadLetters },
-        },
-      },
-    },
+  const target = {
+    Arn: arnOf(functionId(job)),
+    RoleArn: arnOf('SchedulerRole'),
+    Input: JSON.stringify(input),
+    DeadLetterConfig: { Arn: deadLetters },
   };
+  const properties = {
+    Description: job.description.slice(0, 512),
+    ScheduleExpression: schedule.expression,
+    ScheduleExpressionTimezone: timeZone,
+    FlexibleTimeWindow: { Mode: 'OFF' },
+    State: 'ENABLED',
+    Target: target,
+  };
+  return [[id, { Type: 'AWS::Scheduler::Schedule', Properties: properties }]];
 }
 
 // --- what they may do ---------------------------------------------------------------------------

@@ -105,6 +105,8 @@ DECLARE
   key     bigint;
   reason  text;
   blocker uuid;
+  dead    uuid[];
+  dead_fences bigint[];
   settled cronce.run[] := '{}';
   rests   integer := 0;
   tries   integer;
@@ -136,13 +138,13 @@ BEGIN
       blocker := cronce.holder_of(keys, guard, self);
     END IF;
   ELSE
+    SELECT array_agg(r.id), array_agg(r.fence) INTO dead, dead_fences FROM cronce.run r
+      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
+        -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
+        AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
+                 AND cronce.is_backend(r.backend_pid));
     SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
-      ARRAY(SELECT r.id FROM cronce.run r
-            WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
-              -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
-              AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
-                       AND cronce.is_backend(r.backend_pid))),
-      at, quiet, 'its lock was free while it stood as running') AS s;
+      dead, dead_fences, at, quiet, 'its lock was free while it stood as running') AS s;
     SELECT d.reason, d.blocker INTO reason, blocker
       FROM cronce.refusal(want, policy, by_hand, at, self) d;
   END IF;
@@ -318,6 +320,25 @@ BEGIN ATOMIC
 END
 
 
+CREATE OR REPLACE FUNCTION cronce.orphans(gap_ms integer, most integer)
+ RETURNS TABLE(id uuid, fence bigint)
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+#variable_conflict use_column
+DECLARE
+  up    interval := clock_timestamp() - cronce.server_started_at();
+  stale cronce.run[];
+BEGIN
+  SELECT array_agg(r) INTO stale FROM (
+    SELECT * FROM cronce.run c
+    WHERE c.status = 'running' AND c.claimed_at < clock_timestamp() - make_interval(secs => gap_ms / 1000.0)
+      AND up > make_interval(secs => c.lease_ms / 1000.0)
+    ORDER BY c.claimed_at LIMIT most) r;
+  RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r WHERE NOT cronce.holds(r.backend_pid, r.lock_key);
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.record(r cronce.run)
  RETURNS jsonb
  LANGUAGE sql
@@ -368,7 +389,8 @@ BEGIN
       cancel_requested_by = coalesce(r.cancel_requested_by, by)
     WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
   IF FOUND AND NOT cronce.holds(made.backend_pid, made.lock_key) THEN
-    PERFORM cronce.settle_dead(ARRAY[self], clock_timestamp(), false, 'cancelled while nobody held its lock');
+    PERFORM cronce.settle_dead(
+      ARRAY[self], ARRAY[made.fence], clock_timestamp(), false, 'cancelled while nobody held its lock');
   END IF;
   SELECT * INTO made FROM cronce.run WHERE id = self;
   RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
@@ -460,7 +482,7 @@ BEGIN
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.settle_dead(ids uuid[], at timestamp with time zone, published boolean, why text)
+CREATE OR REPLACE FUNCTION cronce.settle_dead(ids uuid[], fences bigint[], at timestamp with time zone, published boolean, why text)
  RETURNS SETOF cronce.run
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -474,7 +496,9 @@ BEGIN ATOMIC
              WHEN settle_dead.published THEN clock_timestamp()
              ELSE NULL::timestamp with time zone
          END, error = jsonb_build_object('name', 'HolderGone', 'message', settle_dead.why)
-   WHERE ((run.id = ANY (settle_dead.ids)) AND (run.status = 'running'::text))
+   WHERE (((run.id, run.fence) IN ( SELECT unnest.unnest,
+             unnest.unnest_1 AS unnest
+            FROM UNNEST(settle_dead.ids, settle_dead.fences) unnest(unnest, unnest_1))) AND (run.status = 'running'::text))
    RETURNING run.id,
      run.job,
      run.slot,

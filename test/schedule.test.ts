@@ -381,7 +381,16 @@ suite('in plain English', () => {
     ['cron(0 10 ? * L *)', 'At 10:00, only on Saturday, UTC'],
     ['cron(0 22-2 * * ? *)', 'Every hour, between 22:00 and 02:00, every day, UTC'],
     ['cron(0 10 * * ? 2026/2)', 'At 10:00, every day, every 2 years, 2026 through 2199, UTC'],
+    ['cron(0 10 * * ? 2026-2034/4)', 'At 10:00, every day, every 4 years, 2026 through 2034, UTC'],
     ['cron(0 10 *,5 * ? *)', 'At 10:00, every day, UTC'],
+    [
+      'cron(0-0 10-10 1 JAN-MAR,6 ? *)',
+      'At 10:00, on day 1 of the month, only in January, February, March, and June, UTC',
+    ],
+    [
+      'cron(0 10 1 JAN/3 ? *)',
+      'At 10:00, on day 1 of the month, only in January, April, July, and October, UTC',
+    ],
     ['rate(1 hour)', 'Every hour'],
     ['rate(5 minutes)', 'Every 5 minutes'],
   ])('%s', (expression, english) => {
@@ -496,7 +505,7 @@ const place = fc.oneof(
   {
     weight: 1,
     arbitrary: fc
-      .tuple(fc.constantFrom(...changes.map(([zone]) => zone)), between('2024-01-01', '2033-01-01'))
+      .tuple(fc.constantFrom(...changes.map(([zone]) => zone)), between('2027-01-01', '2027-07-01'))
       .map(([zone, instant]) => ({ zone, instant })),
   },
 );
@@ -504,7 +513,7 @@ const place = fc.oneof(
 suite('10,000 random expressions, against a brute-force reading', () => {
   test(
     'next and previous are the nearest occurrences, and every answer matches',
-    { timeout: 120_000 },
+    { timeout: 240_000 },
     () => {
       const property = fc.property(cronText, place, (text, { zone, instant }) => {
         const schedule = cron(text);

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { request, type IncomingMessage } from 'node:http';
 import { createRequire } from 'node:module';
 import { connect } from 'node:net';
-import { json } from 'node:stream/consumers';
+import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { transform } from 'esbuild';
@@ -65,7 +65,7 @@ async function launch({ httpPort, lambdaPort, stage, logFile, environment }: Off
     // A session of its own: Ctrl-C in the terminal reaches us alone, and we keep the order of stopping.
     { cwd: root, env: environment, detached: true, stdio: ['pipe', log, log] },
   );
-  child.stdin?.on('error', () => undefined);
+  child.stdin.on('error', () => undefined);
   log.close();
   return child;
 }
@@ -153,7 +153,7 @@ export async function invoke(
   call.end(JSON.stringify(event));
   try {
     const [response] = (await once(call, 'response')) as [IncomingMessage];
-    return await answerFrom(response, functionName, type);
+    return await answerFrom(response, functionName);
   } catch (cause) {
     if (cause instanceof OfflineError) throw cause;
     const what = cause instanceof Error ? cause.message : String(cause);
@@ -161,13 +161,12 @@ export async function invoke(
   }
 }
 
-async function answerFrom(response: IncomingMessage, functionName: string, type: InvocationType): Promise<Answer> {
+async function answerFrom(response: IncomingMessage, functionName: string): Promise<Answer> {
   if (response.statusCode === 404) {
     response.resume();
     throw new OfflineError(`the Lambda API knows no function ${functionName}: is another service running there?`);
   }
   const failed = response.headers['x-amz-function-error'] !== undefined;
-  if (type === 'RequestResponse') return { failed, payload: await json(response) };
-  response.resume();
-  return { failed, payload: null };
+  const body = await text(response);
+  return { failed, payload: body === '' ? null : (JSON.parse(body) as unknown) };
 }

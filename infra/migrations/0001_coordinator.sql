@@ -146,8 +146,10 @@ BEGIN
   END IF;
 END $$;
 
--- Ends unfinished runs as lost or, where someone had asked for it, cancelled. The caller has proof that they are dead.
-CREATE FUNCTION cronce.settle_dead(ids uuid[], at timestamptz, published boolean, why text) RETURNS SETOF cronce.run
+-- Ends unfinished runs as lost or, where someone had asked for it, cancelled. The caller has proof that they are dead,
+-- under the fence that they had then: one that claimed anew meanwhile has another and is left alone.
+CREATE FUNCTION cronce.settle_dead(ids uuid[], fences bigint[], at timestamptz, published boolean, why text)
+RETURNS SETOF cronce.run
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
   UPDATE cronce.run SET
@@ -156,7 +158,7 @@ BEGIN ATOMIC
     finished_at = greatest(at, started_at),
     published_at = CASE WHEN published THEN clock_timestamp() END,
     error = jsonb_build_object('name', 'HolderGone', 'message', why)
-  WHERE id = ANY (ids) AND status = 'running'
+  WHERE (id, fence) IN (SELECT * FROM unnest(ids, fences)) AND status = 'running'
   RETURNING *;
 END;
 
@@ -179,6 +181,8 @@ DECLARE
   key     bigint;
   reason  text;
   blocker uuid;
+  dead    uuid[];
+  dead_fences bigint[];
   settled cronce.run[] := '{}';
   rests   integer := 0;
   tries   integer;
@@ -210,13 +214,13 @@ BEGIN
       blocker := cronce.holder_of(keys, guard, self);
     END IF;
   ELSE
+    SELECT array_agg(r.id), array_agg(r.fence) INTO dead, dead_fences FROM cronce.run r
+      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
+        -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
+        AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
+                 AND cronce.is_backend(r.backend_pid));
     SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
-      ARRAY(SELECT r.id FROM cronce.run r
-            WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
-              -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
-              AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
-                       AND cronce.is_backend(r.backend_pid))),
-      at, quiet, 'its lock was free while it stood as running') AS s;
+      dead, dead_fences, at, quiet, 'its lock was free while it stood as running') AS s;
     SELECT d.reason, d.blocker INTO reason, blocker
       FROM cronce.refusal(want, policy, by_hand, at, self) d;
   END IF;
@@ -456,7 +460,8 @@ BEGIN
       cancel_requested_by = coalesce(r.cancel_requested_by, by)
     WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
   IF FOUND AND NOT cronce.holds(made.backend_pid, made.lock_key) THEN
-    PERFORM cronce.settle_dead(ARRAY[self], clock_timestamp(), false, 'cancelled while nobody held its lock');
+    PERFORM cronce.settle_dead(
+      ARRAY[self], ARRAY[made.fence], clock_timestamp(), false, 'cancelled while nobody held its lock');
   END IF;
   SELECT * INTO made FROM cronce.run WHERE id = self;
   RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
@@ -477,6 +482,24 @@ BEGIN
     ORDER BY r.scheduled_for LIMIT 1;
   PERFORM cronce.request_cancel(holder, 'the run of ' || request_replace.slot) WHERE holder IS NOT NULL;
   RETURN holder;
+END $$;
+
+-- Start records whose holder is gone, exactly: their backend does not hold their key. Younger ones than `gap_ms` may
+-- be between T0 and T1; after a restart nobody is dead before a lease has passed. pg_locks is read in a statement of
+-- its own, after the records: what finished in between is settled already, and no longer `running` for whoever settles.
+CREATE FUNCTION cronce.orphans(gap_ms integer, most integer) RETURNS TABLE (id uuid, fence bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  up    interval := clock_timestamp() - cronce.server_started_at();
+  stale cronce.run[];
+BEGIN
+  SELECT array_agg(r) INTO stale FROM (
+    SELECT * FROM cronce.run c
+    WHERE c.status = 'running' AND c.claimed_at < clock_timestamp() - make_interval(secs => gap_ms / 1000.0)
+      AND up > make_interval(secs => c.lease_ms / 1000.0)
+    ORDER BY c.claimed_at LIMIT most) r;
+  RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r WHERE NOT cronce.holds(r.backend_pid, r.lock_key);
 END $$;
 
 -- The outbox: what is over and not yet published, the caller's own record first. Rows stay locked until the caller

@@ -1,6 +1,7 @@
 import { Hono, type Context, type MiddlewareHandler } from 'hono';
 import { bodyLimit } from 'hono/body-limit';
 import { methodNotAllowed } from 'hono/method-not-allowed';
+import { routePath } from 'hono/route';
 import * as v from 'valibot';
 import { checkSchema, findRun, findRuns, jobStates, latestRuns, type RunFilter } from '../history.ts';
 import type { Job, Registry } from '../job.ts';
@@ -12,7 +13,7 @@ import { lend } from './lend.ts';
 import { largestBody, readManualRun, tooLarge, waitIn } from './manual-run.ts';
 import { page, pagePolicy } from './page.ts';
 import { Problem, problemOf } from './problem.ts';
-import { runsAt, runsOf, start, startAndWait, type Starting } from './start.ts';
+import { runsAt, runsOf, start, type Starting } from './start.ts';
 
 /** What the app needs of the world. It never learns where it runs. */
 export interface HttpOptions extends Tokens, Starting {
@@ -25,85 +26,85 @@ const readLimitMs = 10_000;
 const runsShown = { perJob: 10, onPage: 30 } as const;
 
 export function createApp(options: HttpOptions): Hono<Caught> {
-  const { registry, openSession, logger, now } = options;
   const app = new Hono<Caught>();
-  const read = async <T>(use: (session: Session) => Promise<T>): Promise<T> =>
-    lend(openSession, readLimitMs, use);
-  const jobNamed = (c: Context<Caught, '/jobs/:name'>) => findJob(registry, c.req.param('name'));
-
-  app.onError((error, c) => answerProblem(error, c, logger));
+  app.onError((error, c) => answerProblem(error, c, options.logger));
   app.notFound(() => new Problem(404, 'no_such_route', 'There is nothing here.').response());
   app.use(securityHeaders);
-
   app.get('/healthz', async (c) => {
-    await lend(openSession, healthLimitMs, checkSchema);
+    await lend(options.openSession, healthLimitMs, checkSchema);
     return c.json({ status: 'ok' });
   });
-
   app.use(authenticate(options));
   app.use(methodNotAllowed({ app, onMethodNotAllowed: (_, methods) => refuseMethod(methods) }));
+  showJobs(app, options);
+  showRuns(app, options);
+  startRuns(app, options);
+  return app;
+}
+
+function showJobs(app: Hono<Caught>, { registry, openSession, now }: HttpOptions): void {
+  const all = [...registry.values()];
 
   app.get('/', async (c) => {
-    const { views, latest } = await read(async (session) => ({
-      views: await viewJobs(session, [...registry.values()], now()),
+    const { jobs, latest } = await lend(openSession, readLimitMs, async (session) => ({
+      jobs: await viewJobs(session, all, now()),
       latest: await findRuns(session, { limit: runsShown.onPage }),
     }));
     c.header('content-security-policy', pagePolicy);
-    return c.html(page({ jobs: views, latest, now: now(), origin: new URL(c.req.url).origin }));
+    return c.html(page({ jobs, latest, now: now(), origin: new URL(c.req.url).origin }));
   });
 
   app.get('/jobs', async (c) => {
-    const views = await read(async (session) => viewJobs(session, [...registry.values()], now()));
+    const views = await lend(openSession, readLimitMs, async (session) => viewJobs(session, all, now()));
     return c.json({ jobs: views.map(({ runs, ...view }) => ({ ...view, latestRun: runs[0] ?? null })) });
   });
 
   app.get('/jobs/:name', async (c) => {
-    const job = jobNamed(c);
-    const [view] = await read(async (session) => viewJobs(session, [job], now()));
+    const job = findJob(registry, c.req.param('name'));
+    const [view] = await lend(openSession, readLimitMs, async (session) => viewJobs(session, [job], now()));
     return c.json({ ...view, options: optionsOf(job) });
   });
+}
 
+function showRuns(app: Hono<Caught>, { openSession }: HttpOptions): void {
   app.get('/runs', async (c) => {
     const filter = filterIn(c.req.queries());
-    const found = await read(async (session) => findRuns(session, { ...filter, limit: filter.limit + 1 }));
+    const oneMore = { ...filter, limit: filter.limit + 1 };
+    const found = await lend(openSession, readLimitMs, async (session) => findRuns(session, oneMore));
     const runs = found.slice(0, filter.limit);
     return c.json({ runs, next: found.length > runs.length ? runs.at(-1)?.id : null });
   });
 
   app.get('/runs/:id', async (c) => {
     const id = c.req.param('id');
-    const run = uuid.test(id) ? await read(async (session) => findRun(session, id)) : undefined;
+    const run = uuid.test(id)
+      ? await lend(openSession, readLimitMs, async (session) => findRun(session, id))
+      : undefined;
     if (!run) throw new Problem(404, 'no_such_run', 'No run has this id.');
     return c.json(run);
   });
+}
 
-  app.post(
-    '/jobs/:name/runs',
-    mayRun,
-    bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() }),
-    async (c) => {
-      const job = findJob(registry, c.req.param('name'));
-      const request = await readManualRun(c.req, job, {
-        requestedBy: c.get('caller').name,
-        now: now(),
-        isKnownSlot: async (slot) =>
-          read(async (session) => (await runsOf(session, job.name, slot)).length > 0),
-      });
-      const waitS = waitIn(c.req.header('prefer'));
-      if (waitS > 0) c.header('preference-applied', `wait=${waitS}`);
-      const run =
-        waitS > 0 ? await startAndWait(options, request, waitS * 1_000) : await start(options, request);
-      return run ? c.json(run, 200, { 'content-location': `/runs/${run.id}` }) : accepted(c, request.cronce);
-    },
-  );
+function startRuns(app: Hono<Caught>, options: HttpOptions): void {
+  const isKnownSlot = async (job: string, slot: string) =>
+    lend(options.openSession, readLimitMs, async (session) => (await runsOf(session, job, slot)).length > 0);
+  const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
 
-  return app;
+  app.post('/jobs/:name/runs', mayRun, limit, async (c) => {
+    const job = findJob(options.registry, c.req.param('name'));
+    const around = { requestedBy: c.get('caller').name, now: options.now(), isKnownSlot };
+    const request = await readManualRun(c.req, job, around);
+    const waitS = waitIn(c.req.header('prefer'));
+    if (waitS > 0) c.header('preference-applied', `wait=${waitS}`);
+    const run = await start(options, request, waitS * 1_000);
+    return run ? c.json(run, 200, { 'content-location': `/runs/${run.id}` }) : accepted(c, request.cronce);
+  });
 }
 
 function answerProblem(error: Error, c: Context, logger: Logger): Response {
   const problem = problemOf(error);
   if (problem.status >= 500)
-    logger.error(problem.message, { code: problem.code, route: c.req.routePath, error: problem.cause });
+    logger.error(problem.message, { code: problem.code, route: routePath(c), error: problem.cause });
   return problem.response();
 }
 

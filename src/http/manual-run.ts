@@ -23,7 +23,7 @@ export interface Surroundings {
   readonly requestedBy: string;
   readonly now: Date;
   /** Whether the history has a run of this slot: schedules change, and old slots stay what they were. */
-  readonly isKnownSlot: (slot: string) => Promise<boolean>;
+  readonly isKnownSlot: (job: string, slot: string) => Promise<boolean>;
 }
 
 /** @throws {Problem} */
@@ -119,7 +119,7 @@ async function scheduledSlot(given: string, job: Job, around: Surroundings): Pro
   if (at > around.now) throw badSlot('That slot is still to come, and will be delivered when it is due.');
   const slot = slotName(at);
   const isDue = job.schedules.some(({ schedule, timeZone }) => matches(schedule, at, timeZone));
-  if (isDue || (await around.isKnownSlot(slot))) return slot;
+  if (isDue || (await around.isKnownSlot(job.name, slot))) return slot;
   if (job.schedules.length === 0) throw badSlot('This job has no schedule, so no slot of it was ever due.');
   const dueBefore = job.schedules
     .map(({ schedule, timeZone }) => previousAtOrBefore(schedule, at, timeZone))

@@ -39,9 +39,7 @@ export function page(view: PageView) {
         <meta name="color-scheme" content="light dark" />
         <title>Jobs and runs · Cronce</title>
         <link rel="icon" href="${icon}" />
-        <style>
-          ${raw(style)}
-        </style>
+        ${raw(`<style>${style}</style>`)}
       </head>
       <body>
         <header>

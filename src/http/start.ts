@@ -15,25 +15,12 @@ export interface Starting {
   readonly logger: Logger;
 }
 
-/** @throws {Problem} 502; an answer may have been lost, so it says where to look */
-export async function start({ startRun, logger }: Starting, request: RunRequest): Promise<undefined> {
-  const { params: _params, ...logged } = request.cronce;
-  try {
-    await startRun(request);
-  } catch (cause) {
-    const { job, slot } = logged;
-    const detail =
-      'the job’s function could not be invoked; `runs` shows whether a run came of it all the same';
-    throw new Problem(502, 'not_started', detail, {
-      cause,
-      extensions: { job, slot, runs: runsAt(job, slot) },
-    });
-  }
-  logger.info('run requested', { request: logged });
-}
-
-/** Undefined where the time runs out, or where the database keeps us from looking: what is started stays started. */
-export async function startAndWait(
+/**
+ * Starts the run, and waits for its outcome for at most `waitMs`. Undefined where that is not long enough, or where
+ * the database keeps us from looking: what is started stays started.
+ * @throws {Problem} 502, where it could not be started
+ */
+export async function start(
   parts: Starting,
   request: RunRequest,
   waitMs: number,
@@ -45,11 +32,28 @@ export async function startAndWait(
       parts.logger.warn('could not look for the outcome', { error });
       return undefined;
     });
-  const before = await look(async (session) => runsOf(session, job, slot));
-  await start(parts, request);
+  const before = waitMs > 0 ? await look(async (session) => runsOf(session, job, slot)) : undefined;
+  await handOver(parts, request);
   return (
     before && look(async (session) => outcomeSince(before, endsAt, async () => runsOf(session, job, slot)))
   );
+}
+
+/** Where the answer was lost the request may not have been, so the problem says where to look. */
+async function handOver({ startRun, logger }: Starting, request: RunRequest): Promise<void> {
+  const { params: _params, ...logged } = request.cronce;
+  try {
+    await startRun(request);
+  } catch (cause) {
+    const { job, slot } = logged;
+    const detail =
+      'The job’s function could not be invoked; `runs` shows whether a run came of it all the same.';
+    throw new Problem(502, 'not_started', detail, {
+      cause,
+      extensions: { job, slot, runs: runsAt(job, slot) },
+    });
+  }
+  logger.info('run requested', { request: logged });
 }
 
 const connectingMs = 2_000;

@@ -9,6 +9,7 @@ const weekdayNames = 'SUN MON TUE WED THU FRI SAT'.split(' ');
 const dayMs = 86_400_000;
 const minuteMs = 60_000;
 const quarterMs = 15 * minuteMs;
+const none: readonly number[] = [];
 
 interface Day {
   readonly year: number;
@@ -23,7 +24,7 @@ export function bruteNext(cron: string, zone: string, after: Date): Date | undef
   const on = readCron(cron);
   const last = Math.max(after.getTime() + 2 * dayMs, Date.UTC(2199, 11, 31));
   for (let day = startOfDay(after) - dayMs; day <= last; day += dayMs) {
-    const due = on(day, zone).filter((instant) => instant > after.getTime());
+    const due = later(on(day, zone), after);
     // The next day too, so as not to rely on days following each other in order where clocks change.
     if (due.length > 0) return new Date(Math.min(...due, ...later(on(day + dayMs, zone), after)));
   }
@@ -34,14 +35,15 @@ export function bruteNext(cron: string, zone: string, after: Date): Date | undef
 export function bruteLast(cron: string, zone: string, before: Date): Date | undefined {
   const on = readCron(cron);
   for (let day = startOfDay(before) + dayMs; day >= -dayMs; day -= dayMs) {
-    const due = on(day, zone).filter((instant) => instant <= before.getTime());
-    if (due.length > 0) return new Date(Math.max(...due));
+    const due = on(day, zone);
+    const past = due.length === 0 ? due : due.filter((instant) => instant <= before.getTime());
+    if (past.length > 0) return new Date(Math.max(...past));
   }
   return undefined;
 }
 
 function later(instants: readonly number[], after: Date): readonly number[] {
-  return instants.filter((instant) => instant > after.getTime());
+  return instants.length === 0 ? instants : instants.filter((instant) => instant > after.getTime());
 }
 
 function startOfDay(at: Date): number {
@@ -60,26 +62,24 @@ function readCron(cron: string): (day: number, zone: string) => readonly number[
     [...members(minutes, 0, 59, [])].map((minute) => hour * 60 + minute),
   );
   return (dayStart, zone) => {
-    const day = dayAt(dayStart);
-    if (!years.has(day.year) || !months.has(day.month) || !namesDay(day)) return [];
+    const day = allDays[dayStart / dayMs + 1];
+    if (day === undefined || !years.has(day.year) || !months.has(day.month) || !namesDay(day)) return none;
     if (zone === 'UTC') return times.map((time) => dayStart + time * minuteMs);
     const shown = firstShown(dayStart, zone);
     return times.map((time) => shown.get(time)).filter((instant) => instant !== undefined);
   };
 }
 
-/** Kept, because a search for the next 29 February on a Sunday asks for every day of decades. */
-const knownDays = new Map<number, Day>();
-
-function dayAt(dayStart: number): Day {
-  const known = knownDays.get(dayStart);
-  if (known !== undefined) return known;
-  const at = new Date(dayStart);
-  const [year, month, date] = [at.getUTCFullYear(), at.getUTCMonth() + 1, at.getUTCDate()];
-  const day = { year, month, date, weekday: at.getUTCDay() + 1 };
-  knownDays.set(dayStart, day);
-  return day;
-}
+/** Every day from the end of 1969 to the start of 2200, made once: a search may ask for all of them. */
+const allDays: readonly Day[] = Array.from({ length: (Date.UTC(2200, 0, 2) + dayMs) / dayMs }, (_, i) => {
+  const at = new Date((i - 1) * dayMs);
+  return {
+    year: at.getUTCFullYear(),
+    month: at.getUTCMonth() + 1,
+    date: at.getUTCDate(),
+    weekday: at.getUTCDay() + 1,
+  };
+});
 
 /** The values that a field names. */
 function members(text: string, least: number, most: number, names: readonly string[]): ReadonlySet<number> {

@@ -25,6 +25,8 @@ export interface Client {
 export class Witness {
   inside = 0;
   mostInside = 0;
+  /** Runs between their T0 and T1. In this slow motion it stands for the age below which a sweep leaves a record alone. */
+  readonly young = new Set<string>();
   readonly succeeded: string[] = [];
 
   enter(): void {
@@ -59,8 +61,12 @@ async function answer(
 }
 
 /** Claims, enters, works, records: five steps, and again from the first where it must give way. */
-export function claimant(session: pg.Client, { job, slot, witness }: Round, name: string): Client {
-  const id = randomUUID();
+export function claimant(
+  session: pg.Client,
+  { job, slot, witness }: Round,
+  name: string,
+  id = randomUUID(),
+): Client {
   let status = '';
   let inside = false;
   let again = false;
@@ -82,6 +88,7 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
       yield {
         name: `${name} claims`,
         run: async () => {
+          witness.young.add(id);
           await session.query(begin);
           const made = await answer(session, 'SELECT cronce.claim($1) AS answer', [
             claimOf(id, job, slot, again),
@@ -103,8 +110,11 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
           ({ entered: inside } = (await answer(session, 'SELECT cronce.enter($1) AS answer', [id])) as {
             entered: boolean;
           });
-          if (inside) witness.enter();
-          else await session.query('ROLLBACK');
+          if (!inside) await session.query('ROLLBACK');
+          else {
+            witness.enter();
+            witness.young.delete(id);
+          }
         },
       };
       if (inside) break;
@@ -123,6 +133,63 @@ export function claimant(session: pg.Client, { job, slot, witness }: Round, name
   return clientOf(name, session, script());
 }
 
+/** Looks for start records whose holder is gone, and settles what it found: two steps. */
+export function sweeper(session: pg.Client, { job, witness }: Round): Client {
+  let found: { id: string; fence: string }[] = [];
+  const script = function* (): Generator<Step> {
+    yield {
+      name: 'the sweep looks',
+      run: async () => {
+        const { rows } = await session.query<{ id: string; fence: string }>(
+          'SELECT o.id, o.fence FROM cronce.orphans(0, 100) o JOIN cronce.run r USING (id) WHERE r.job = $1',
+          [job],
+        );
+        found = rows.filter(({ id }) => !witness.young.has(id));
+      },
+    };
+    yield {
+      name: 'the sweep settles',
+      run: async () => {
+        const ids = found.map(({ id }) => id);
+        const fences = found.map(({ fence }) => fence);
+        await session.query(`SELECT id FROM cronce.settle_dead($1, $2, now(), true, 'swept')`, [ids, fences]);
+      },
+    };
+  };
+  return clientOf('the sweep', session, script());
+}
+
+/** Asks for the end of a run; one that holds no lock is ended there and then. */
+export function canceller(session: pg.Client, runId: string): Client {
+  const script = function* (): Generator<Step> {
+    yield {
+      name: 'the cancel asks',
+      run: async () => {
+        await session.query('SELECT cronce.request_cancel($1, $2)', [runId, 'the test']);
+      },
+    };
+  };
+  return clientOf('the cancel', session, script());
+}
+
+/** A start record whose holder died: its lock is free, its backend no more. */
+export async function leaveOrphan(session: pg.Client, { job, slot }: Round): Promise<void> {
+  const id = randomUUID();
+  const key = lockKey(job).toString();
+  await session.query('INSERT INTO cronce.lock (key, name, fence, run_id) VALUES ($1, $2, 1, $3)', [
+    key,
+    job,
+    id,
+  ]);
+  await session.query(
+    `INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, lock_name, lock_key, fence, backend_pid,
+       attempt, max_attempts, lease_ms, received_at, claimed_at, started_at)
+     VALUES ($1, $2::text, $3::text, $3::text::timestamptz, 'rule', 'running', $2::text, $4, 1, 1, 1, 3, 15000,
+       now(), now(), now())`,
+    [id, job, slot, key],
+  );
+}
+
 function claimOf(id: string, job: string, slot: string, again: boolean): object {
   return {
     schema: schemaVersion,
@@ -134,6 +201,23 @@ function claimOf(id: string, job: string, slot: string, again: boolean): object 
     lock: { name: job, keys: [lockKey(job).toString()], guard: null, waitMs: 0 },
     policy: { byHand: false, maxAttempts: 3, afterLost: 'rerun', startDeadlineMs: null },
   };
+}
+
+/** The same client in fewer, larger steps: what the protocol sends as one message is one step. */
+export function inMessages(client: Client): Client {
+  const script = function* (): Generator<Step> {
+    for (let step = client.next(); step; step = client.next()) {
+      const first = step;
+      yield {
+        name: first.name,
+        run: async () => {
+          await first.run();
+          if (first.name.endsWith('claims') || first.name.endsWith('finishes')) await client.next()?.run();
+        },
+      };
+    }
+  };
+  return clientOf(client.name, client.session, script());
 }
 
 export function clientOf(name: string, session: pg.Client, script: Generator<Step>): Client {

@@ -1,0 +1,119 @@
+/**
+ * Plays EventBridge and Lambda's asynchronous queue for a local set-up: each job's events, in the shapes in which the
+ * deployed rules and schedules send them, at the times that their expressions mean.
+ *
+ * Like these it delivers at least once. One slot in five is delivered twice, by turns at once and a few seconds
+ * later; and an invocation that failed is delivered again after one minute, then two, as often as its job allows.
+ */
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { Job, JobSchedule, Registry } from '../../src/job.ts';
+import { nextAfter } from '../../src/occurrences.ts';
+
+export interface ClockOptions {
+  readonly jobs: Registry;
+  /** Delivers one event to a job's function; true unless the invocation failed. */
+  readonly deliver: (job: string, event: unknown, signal: AbortSignal) => Promise<boolean>;
+  /** When a delivery did not reach the function at all. */
+  readonly onTrouble: (job: string, error: unknown) => void;
+}
+
+export interface Clock {
+  /** Starts nothing more, and waits for what has just been delivered, for a moment. */
+  stop(): Promise<void>;
+}
+
+/** AWS fires a rate for the first time one interval after it was made. Nobody should have to wait for that here. */
+const firstOfRateMs = 5_000;
+const twiceEvery = 5;
+const laterMs = 3_000;
+const retryAfterMs = [60_000, 120_000];
+/** What fell due longer ago, while the machine slept, is not made up for. */
+const latenessMs = 60_000;
+/** Timers take no more than 24 days, and a clock may be set. */
+const longestNapMs = 60_000;
+const finishWithinMs = 2_000;
+
+export function startClock(options: ClockOptions): Clock {
+  const clock = new LocalClock(options);
+  return { stop: async () => clock.stop() };
+}
+
+class LocalClock {
+  readonly #options: ClockOptions;
+  readonly #stopped = new AbortController();
+  readonly #cut = new AbortController();
+  readonly #underWay = new Set<Promise<void>>();
+  #slots = 0;
+
+  constructor(options: ClockOptions) {
+    this.#options = options;
+    const startedAt = new Date();
+    for (const job of options.jobs.values())
+      job.schedules.forEach((schedule, index) => this.#keep(this.#follow(job, schedule, index, startedAt)));
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped.abort();
+    const finished = Promise.all(this.#underWay);
+    await Promise.race([finished, sleep(finishWithinMs, undefined, { ref: false })]);
+    this.#cut.abort();
+    await finished;
+  }
+
+  async #follow(job: Job, { schedule, timeZone, via }: JobSchedule, index: number, startedAt: Date): Promise<void> {
+    const anchor = new Date(Math.floor(startedAt.getTime() / 1_000) * 1_000 + firstOfRateMs);
+    let last = startedAt;
+    for (;;) {
+      const earliest = new Date(Math.max(last.getTime(), Date.now() - latenessMs));
+      const due = nextAfter(schedule, earliest, timeZone, anchor);
+      if (due === undefined || !(await this.#reached(due))) return;
+      last = due;
+      this.#fire(job, eventOf(job.name, index, due, via));
+    }
+  }
+
+  /** False once the clock is stopped. */
+  async #reached(due: Date): Promise<boolean> {
+    for (let leftMs = due.getTime() - Date.now(); leftMs > 0; leftMs = due.getTime() - Date.now())
+      if (!(await this.#nap(Math.min(leftMs, longestNapMs)))) return false;
+    return !this.#stopped.signal.aborted;
+  }
+
+  #fire(job: Job, event: unknown): void {
+    const nth = this.#slots++;
+    this.#keep(this.#deliverUntilTaken(job, event));
+    if (nth % twiceEvery !== 0) return;
+    const afterMs = (nth / twiceEvery) % 2 === 0 ? 0 : laterMs;
+    this.#keep(this.#nap(afterMs).then(async (on) => (on ? this.#deliverUntilTaken(job, event) : undefined)));
+  }
+
+  async #deliverUntilTaken(job: Job, event: unknown): Promise<void> {
+    for (const waitMs of [0, ...retryAfterMs.slice(0, job.retries)]) {
+      if (waitMs > 0 && !(await this.#nap(waitMs))) return;
+      if (await this.#deliver(job, event)) return;
+    }
+  }
+
+  async #deliver({ name }: Job, event: unknown): Promise<boolean> {
+    return this.#options.deliver(name, event, this.#cut.signal).catch((error: unknown) => {
+      if (!this.#stopped.signal.aborted) this.#options.onTrouble(name, error);
+      return false;
+    });
+  }
+
+  async #nap(ms: number): Promise<boolean> {
+    return sleep(ms, true, { signal: this.#stopped.signal }).catch(() => false);
+  }
+
+  #keep(activity: Promise<void>): void {
+    const kept: Promise<void> = activity.finally(() => this.#underWay.delete(kept));
+    this.#underWay.add(kept);
+  }
+}
+
+/** What a rule's transformer makes of its event, or a schedule's input with its keyword filled in. */
+export function eventOf(job: string, schedule: number, due: Date, via: JobSchedule['via']) {
+  const event = { job, schedule, scheduledTime: due.toISOString().replace('.000Z', 'Z') };
+  return via === 'rule' ? { ...event, eventId: randomUUID() } : event;
+}

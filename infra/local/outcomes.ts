@@ -1,0 +1,73 @@
+/** What became of deliveries, as it happens: read from the records, so that nothing escapes that anyone started. */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { styleText } from 'node:util';
+import pg from 'pg';
+import { toRecord } from '../../src/postgres/record.ts';
+import type { RunRecord } from '../../src/run.ts';
+
+const pollMs = 250;
+
+/**
+ * Yields each run that ends from now on, until aborted; goes on after the database was away. Looks back a minute each
+ * time, by the server's clock: a record is seen only some time after the moment that stands in it as its end.
+ */
+export async function* outcomes(databaseUrl: string, signal: AbortSignal): AsyncGenerator<RunRecord, void> {
+  const pool = new pg.Pool({ connectionString: databaseUrl, max: 1, application_name: 'cronce:local' });
+  pool.on('error', () => undefined);
+  try {
+    let known = new Set((await endedOfLate(pool)).map(({ id }) => id));
+    while (await sleep(pollMs, true, { signal }).catch(() => false)) {
+      const late = await endedOfLate(pool).catch(() => undefined);
+      if (late === undefined) continue;
+      yield* late.filter(({ id }) => !known.has(id));
+      known = new Set(late.map(({ id }) => id));
+    }
+  } finally {
+    await pool.end();
+  }
+}
+
+async function endedOfLate(pool: pg.Pool): Promise<RunRecord[]> {
+  const { rows } = await pool.query<{ run: RunRecord }>(
+    `SELECT cronce.record(r) AS run FROM cronce.run r
+     WHERE r.finished_at >= clock_timestamp() - interval '1 minute' ORDER BY r.finished_at, r.id`,
+  );
+  return rows.map(({ run }) => toRecord(run));
+}
+
+const styles = {
+  succeeded: 'green',
+  skipped: 'gray',
+  running: 'gray',
+  cancelled: 'yellow',
+  missed: 'yellow',
+  failed: 'red',
+  timed_out: 'red',
+  lost: 'red',
+} as const satisfies Record<RunRecord['status'], Parameters<typeof styleText>[0]>;
+
+/** One line: time, job, slot, outcome, reason, attempt, duration, and what it answered or why it failed. */
+export function outcomeLine(run: RunRecord, { colour, jobWidth }: { colour: boolean; jobWidth: number }): string {
+  const outcome = [run.status, run.skipReason].filter(Boolean).join(' ').padEnd(17);
+  const tookMs = Date.parse(run.finishedAt ?? run.receivedAt) - Date.parse(run.startedAt ?? run.receivedAt);
+  const columns = [
+    new Date(run.finishedAt ?? run.receivedAt).toISOString().slice(11, 19),
+    run.job.padEnd(jobWidth),
+    run.slot.padEnd(20),
+    colour ? styleText(styles[run.status], outcome) : outcome,
+    attemptOf(run).padEnd(11),
+    `${tookMs} ms`.padStart(9),
+    detailOf(run),
+  ];
+  return columns.join('  ').trimEnd();
+}
+
+function attemptOf({ attempt, maxAttempts }: RunRecord): string {
+  return attempt === null ? '' : `attempt ${attempt}/${maxAttempts ?? '?'}`;
+}
+
+function detailOf({ status, output, error, blockedBy }: RunRecord): string {
+  const text = error?.message ?? (status === 'succeeded' ? JSON.stringify(output) : blockedBy ? `by run ${blockedBy}` : '');
+  const line = text.replace(/\s+/g, ' ');
+  return line.length > 80 ? `${line.slice(0, 79)}…` : line;
+}

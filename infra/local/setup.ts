@@ -1,0 +1,276 @@
+/**
+ * The whole coordinator on this machine: PostgreSQL with its schema, the relay where the Neon driver needs one, and
+ * the built handlers under serverless-offline. `npm start` adds a clock to it, `npm run duplicates` a burst of
+ * deliveries; nothing of it runs a job by itself.
+ */
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { createWriteStream } from 'node:fs';
+import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { DriverName } from '../../src/postgres/driver.ts';
+import { typed } from '../../src/postgres/errors.ts';
+import { readSettings, SettingsError } from '../../src/settings.ts';
+import { build, BuildError } from '../build.ts';
+import { migrate, MigrationError } from '../migrate.ts';
+import { invoke, isListening, OfflineError, startOffline, type Answer, type InvocationType } from './offline.ts';
+import { LocalPostgresError, startPostgres } from './postgres.ts';
+import { RelayError, startRelay } from './relay.ts';
+
+export const localFolder = fileURLToPath(new URL('../../.cronce/', import.meta.url));
+const service = 'cronce';
+const stage = 'local';
+
+export interface LocalOptions {
+  readonly httpPort: number;
+  readonly lambdaPort: number;
+  /** Keeps the database, the tokens and the logs. */
+  readonly folder: string;
+  /** By CRONCE_DRIVER or the URL if not given, so `pg` for a local server. */
+  readonly driver?: DriverName;
+  /** DATABASE_URL and CRONCE_* of it count as they do when deployed. */
+  readonly environment: NodeJS.ProcessEnv;
+  /** Gives up between two parts. */
+  readonly signal?: AbortSignal;
+}
+
+/** How to reach a local set-up, from this process or another. */
+export interface LocalAddress {
+  readonly url: string;
+  readonly lambdaPort: number;
+  readonly databaseUrl: string;
+  readonly driver: DriverName;
+}
+
+export interface Local extends LocalAddress {
+  readonly tokens: Tokens;
+  /** Aborts when serverless-offline has ended by itself. */
+  readonly ended: AbortSignal;
+  stop(): Promise<void>;
+}
+
+export interface Tokens {
+  readonly run: string;
+  readonly read: string;
+}
+
+/** A part that could not be started. Its message is one line: which, why, and what to do. */
+export class LocalError extends Error {
+  override readonly name = 'LocalError';
+}
+
+/** @throws {LocalError} with everything stopped again */
+export async function startLocal(options: LocalOptions): Promise<Local> {
+  const parts = new Parts(options.signal);
+  try {
+    return await assemble(options, parts);
+  } catch (error) {
+    await parts.stop();
+    throw error;
+  }
+}
+
+/** Delivers an event to a job's function. */
+export async function deliver(
+  to: LocalAddress,
+  job: string,
+  event: unknown,
+  { type, signal }: { type?: InvocationType; signal?: AbortSignal } = {},
+): Promise<Answer> {
+  return invoke(to.lambdaPort, `${service}-${stage}-${job}`, event, type, signal);
+}
+
+async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
+  const { folder, httpPort, lambdaPort } = options;
+  await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
+  await parts.start('folder', async () => mkdir(folder, { recursive: true }));
+  const tokens = await parts.start('tokens', async () => keptTokens(folder));
+  await parts.start('build', build);
+  const databaseUrl = options.environment['DATABASE_URL'] || (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
+  const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
+  await parts.start('migrations', async () => migrate(databaseUrl, { examples: true }));
+  const offline = await parts.start('serverless-offline', async () =>
+    startOffline({
+      httpPort,
+      lambdaPort,
+      stage,
+      logFile: join(folder, 'offline.log'),
+      environment: handlersEnvironment(options, { databaseUrl, driver, relay, tokens }),
+    }),
+  );
+  parts.stopLater(async () => offline.stop());
+  const address = { url: `http://localhost:${httpPort}`, lambdaPort, databaseUrl, driver };
+  await publish(folder, address, parts);
+  return { ...address, tokens, ended: offline.ended, stop: async () => parts.stop() };
+}
+
+/** What has been started, to be stopped in the reverse order. */
+class Parts {
+  readonly #stops: (() => Promise<unknown>)[] = [];
+  readonly #signal: AbortSignal | undefined;
+
+  constructor(signal: AbortSignal | undefined) {
+    this.#signal = signal;
+  }
+
+  async start<T>(part: string, begin: () => Promise<T>): Promise<T> {
+    this.#signal?.throwIfAborted();
+    return begin().catch((cause: unknown) => {
+      throw new LocalError(`${part}: ${oneLine(cause)}`, { cause });
+    });
+  }
+
+  stopLater(stop: () => Promise<unknown>): void {
+    this.#stops.push(stop);
+  }
+
+  async stop(): Promise<void> {
+    for (let stop = this.#stops.pop(); stop !== undefined; stop = this.#stops.pop()) await stop().catch(() => undefined);
+  }
+}
+
+/** Errors that are made to be read are shown as they are, and a driver's with its meaning and cure. */
+const plainErrors = [LocalPostgresError, RelayError, OfflineError, BuildError, MigrationError, SettingsError, LocalError];
+
+function oneLine(error: unknown): string {
+  return messageOf(error).split('\n', 1).join();
+}
+
+function messageOf(error: unknown): string {
+  if (!(error instanceof Error)) return typed(error).message;
+  if (plainErrors.some((kind) => error instanceof kind)) return error.message;
+  return 'path' in error ? `${error.message}: check who owns it` : typed(error).message;
+}
+
+// --- ports --------------------------------------------------------------------------------------
+
+async function demandPorts(httpPort: number, lambdaPort: number): Promise<void> {
+  await demandPort(httpPort, 'HTTP', '--port');
+  await demandPort(lambdaPort, 'the Lambda API', '--lambda-port');
+}
+
+async function demandPort(port: number, purpose: string, flag: string): Promise<void> {
+  const listener = createServer().listen(port, '127.0.0.1');
+  try {
+    await once(listener, 'listening');
+  } catch (cause) {
+    throw portError(port, purpose, flag, cause);
+  } finally {
+    listener.close();
+  }
+  // Clients that take `localhost` for ::1 would speak to whoever is there.
+  if (await isListening(port, '::1')) throw portError(port, purpose, flag);
+}
+
+function portError(port: number, purpose: string, flag: string, cause?: unknown): LocalError {
+  const code = cause instanceof Error && 'code' in cause ? cause.code : 'EADDRINUSE';
+  const what = code === 'EADDRINUSE' ? 'is in use: stop what uses it, or' : `can't be used (${String(code)}):`;
+  return new LocalError(`port ${port}, wanted for ${purpose}, ${what} choose another with ${flag}`, { cause });
+}
+
+// --- database -----------------------------------------------------------------------------------
+
+async function ownDatabase(folder: string, parts: Parts): Promise<string> {
+  const log = createWriteStream(join(folder, 'postgres.log'), { flags: 'w', mode: 0o600 });
+  await once(log, 'open');
+  const server = await startPostgres({
+    dataDir: join(folder, 'postgres'),
+    // A burst of duplicates takes a connection each.
+    settings: { max_connections: '300' },
+    log: (line) => log.write(`${line}\n`),
+  });
+  parts.stopLater(async () => server.stop().finally(() => log.end()));
+  return server.url;
+}
+
+interface Way {
+  readonly driver: DriverName;
+  readonly relay: string | undefined;
+}
+
+/** The Neon driver speaks WebSocket; before a server that does not, it takes a relay. */
+async function reachable(databaseUrl: string, { driver, environment }: LocalOptions, parts: Parts): Promise<Way> {
+  const wanted = driver === undefined ? {} : { CRONCE_DRIVER: driver };
+  const { target } = readSettings({ ...environment, ...wanted, DATABASE_URL: databaseUrl });
+  const { hostname, port } = new URL(databaseUrl);
+  if (target.driver !== 'neon' || target.relay !== undefined || hostname.endsWith('.neon.tech'))
+    return { driver: target.driver, relay: target.relay };
+  const relay = await startRelay({ allow: [`${hostname}:${port || '5432'}`] });
+  parts.stopLater(async () => relay.stop());
+  return { driver: 'neon', relay: relay.wsProxy };
+}
+
+// --- handlers -----------------------------------------------------------------------------------
+
+interface HandlersOptions extends Way {
+  readonly databaseUrl: string;
+  readonly tokens: Tokens;
+}
+
+function handlersEnvironment({ environment, lambdaPort }: LocalOptions, given: HandlersOptions): NodeJS.ProcessEnv {
+  return {
+    ...localCredentials(environment),
+    DATABASE_URL: given.databaseUrl,
+    CRONCE_DRIVER: given.driver,
+    CRONCE_NEON_RELAY: given.relay ?? '',
+    CRONCE_RUN_TOKENS: given.tokens.run,
+    CRONCE_READ_TOKENS: given.tokens.read,
+    CRONCE_LAMBDA_ENDPOINT: `http://127.0.0.1:${lambdaPort}`,
+  };
+}
+
+/** The SDK wants credentials also for our own Lambda API; whoever publishes to a real bus needs the real ones. */
+function localCredentials(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  const own = { AWS_ACCESS_KEY_ID: 'local', AWS_SECRET_ACCESS_KEY: 'local' };
+  if (environment['CRONCE_EVENT_BUS']) return { ...own, ...environment };
+  const { AWS_PROFILE: _profile, AWS_SESSION_TOKEN: _session, ...others } = environment;
+  return { ...others, ...own };
+}
+
+/** Made once, so that a command in the shell's history goes on working. */
+async function keptTokens(folder: string): Promise<Tokens> {
+  const [run, read] = await Promise.all(['token', 'read-token'].map(async (name) => keptToken(join(folder, name))));
+  return { run: run ?? '', read: read ?? '' };
+}
+
+async function keptToken(file: string): Promise<string> {
+  const kept = await readFile(file, 'utf8').catch(() => '');
+  if (kept.length >= 16) return kept.trim();
+  const token = randomBytes(18).toString('base64url');
+  await writeFile(file, token, { mode: 0o600 });
+  return token;
+}
+
+// --- being found --------------------------------------------------------------------------------
+
+interface Found extends LocalAddress {
+  readonly pid: number;
+}
+
+async function publish(folder: string, address: LocalAddress, parts: Parts): Promise<void> {
+  const file = join(folder, 'local.json');
+  const found: Found = { pid: process.pid, ...address };
+  // With the database's password in it, hence the mode.
+  await writeFile(file, JSON.stringify(found), { mode: 0o600 });
+  parts.stopLater(async () => rm(file, { force: true }));
+}
+
+/** The set-up that runs in a folder, if one does. */
+export async function findLocal(folder: string): Promise<LocalAddress | undefined> {
+  const found = await readFile(join(folder, 'local.json'), 'utf8').then(
+    (text) => JSON.parse(text) as Found,
+    () => undefined,
+  );
+  if (found === undefined || !isAlive(found.pid)) return undefined;
+  return (await isListening(found.lambdaPort)) ? found : undefined;
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}

@@ -1,0 +1,102 @@
+/** `npm start`: the whole coordinator on this machine, until Ctrl-C. */
+import { parseArgs } from 'node:util';
+import { registry } from '../../src/jobs/index.ts';
+import type { RunRecord } from '../../src/run.ts';
+import { startClock } from './clock.ts';
+import { outcomeLine, outcomes } from './outcomes.ts';
+import { deliver, LocalError, localFolder, startLocal, type Local, type LocalOptions } from './setup.ts';
+
+const usage = 'npm start -- [--port 3000] [--lambda-port 3002] [--folder .cronce]';
+
+async function main(): Promise<void> {
+  const stopping = onceAskedToStop();
+  const local = await startLocal({ ...optionsFrom(process.argv.slice(2), process.env), signal: stopping });
+  try {
+    greet(local);
+    await runUntil(AbortSignal.any([stopping, local.ended]), local);
+  } finally {
+    await local.stop();
+  }
+  if (!stopping.aborted) throw new LocalError('serverless-offline ended by itself: see offline.log in the folder .cronce');
+}
+
+/** Further signals change nothing: with the parts in the middle of stopping, leaving them would leave orphans. */
+function onceAskedToStop(): AbortSignal {
+  const asked = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => asked.abort());
+  return asked.signal;
+}
+
+function optionsFrom(args: readonly string[], environment: NodeJS.ProcessEnv): LocalOptions {
+  const { port, 'lambda-port': lambdaPort, folder } = flagsOf(args);
+  return {
+    httpPort: portFrom('--port', port ?? (environment['PORT'] || '3000')),
+    lambdaPort: portFrom('--lambda-port', lambdaPort ?? (environment['LAMBDA_PORT'] || '3002')),
+    folder: folder ?? localFolder,
+    environment,
+  };
+}
+
+function flagsOf(args: readonly string[]) {
+  const text = { type: 'string' } as const;
+  try {
+    return parseArgs({ args: [...args], options: { port: text, 'lambda-port': text, folder: text } }).values;
+  } catch (cause) {
+    throw new LocalError(`${cause instanceof Error ? cause.message : String(cause)}; usage: ${usage}`, { cause });
+  }
+}
+
+function portFrom(flag: string, given: string): number {
+  const port = /^\d{1,5}$/.test(given) ? Number(given) : NaN;
+  if (port >= 1 && port <= 65_535) return port;
+  throw new LocalError(`${flag} is ${JSON.stringify(given)}; allowed: a port from 1 to 65535`);
+}
+
+function greet({ url, lambdaPort, tokens, driver }: Local): void {
+  console.log(`Cronce runs, with the ${driver} driver. Ctrl-C stops it; its data stays in .cronce/
+
+  page, API    ${url}
+  Lambda API   http://localhost:${lambdaPort}
+  token        ${tokens.run}  (for reading alone: ${tokens.read})
+
+  curl -H 'Authorization: Bearer ${tokens.run}' ${url}/runs
+  curl -H 'Authorization: Bearer ${tokens.run}' -X POST ${url}/jobs/${firstJob()}/runs
+`);
+}
+
+function firstJob(): string {
+  return [...registry.keys()][0] ?? 'my-job';
+}
+
+async function runUntil(over: AbortSignal, local: Local): Promise<void> {
+  const ended = new AbortController();
+  const shown = show(outcomes(local.databaseUrl, ended.signal));
+  const clock = startClock({
+    jobs: registry,
+    deliver: async (job, event, signal) => !(await deliver(local, job, event, { signal })).failed,
+    onTrouble: (job, error) => console.log(`${job} could not be delivered: ${error instanceof Error ? error.message : String(error)}`),
+  });
+  await aborted(over);
+  await clock.stop();
+  ended.abort();
+  await shown;
+}
+
+async function show(runs: AsyncIterable<RunRecord>): Promise<void> {
+  const colour = process.stdout.isTTY && !process.env['NO_COLOR'];
+  const jobWidth = Math.max(...[...registry.keys()].map((name) => name.length), 0);
+  for await (const run of runs) console.log(outcomeLine(run, { colour, jobWidth }));
+}
+
+async function aborted(signal: AbortSignal): Promise<void> {
+  if (signal.aborted) return;
+  await new Promise<void>((resolve) => {
+    signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+}
+
+main().catch((error: unknown) => {
+  if (error instanceof Error && error.name === 'AbortError') return;
+  console.error(`npm start: ${error instanceof LocalError ? error.message : String(error)}`);
+  process.exitCode = 1;
+});
