@@ -5,7 +5,9 @@
  * So its own reading of the grammar (it takes expressions that AWS refuses, knows no bare `L` in
  * day-of-week and no ranges that wrap around) and its own treatment of clock changes (a time in the
  * spring gap runs once the clock has jumped, a repeated time runs twice where any field has several
- * values) never come into play. It also searches ten times faster that way than with a zone.
+ * values) never come into play. It also searches ten times faster that way than with a zone. The search
+ * itself, forward and back, has agreed with brute force in every test; one that finds nothing before the
+ * end of 2199, such as 31 February, takes some milliseconds.
  *
  * EventBridge Scheduler's rules for zones, applied here: a local time that the clocks skip does not
  * fall due that day; one that they repeat falls due once, the first time round. Rules know UTC only.

@@ -104,8 +104,8 @@ export function parseSchedule(expression: string): Schedule {
 }
 
 /**
- * @throws ScheduleError unless the zone is an IANA name known here, in its own spelling. AWS takes no
- *   offsets (`+01:00`) and minds the case.
+ * @throws ScheduleError unless the zone is an IANA name known here, in its own spelling. EventBridge
+ *   Scheduler takes no offsets such as `+01:00`, and whether it would overlook the case it doesn't say.
  */
 export function checkTimeZone(zone: string): void {
   const known = knownZone(zone);

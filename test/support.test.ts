@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import path from 'node:path';
+import { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Client as NeonClient } from '@neondatabase/serverless';
 import pg from 'pg';
@@ -298,8 +299,13 @@ describe('the relay', () => {
   });
 
   test('reads no further than the client does', async () => {
-    const size = 64 * 1024 ** 2;
-    const server = createServer((socket) => socket.end(Buffer.alloc(size))).listen(0, '127.0.0.1');
+    const piece = Buffer.alloc(64 * 1024);
+    const pieces = 1024;
+    const size = pieces * piece.length;
+    const server = createServer((socket) => {
+      Readable.from(Array(pieces).fill(piece)).pipe(socket);
+    });
+    server.listen(0, '127.0.0.1');
     await once(server, 'listening');
     const address = `127.0.0.1:${(server.address() as AddressInfo).port}`;
     const relay = await startRelay({ allow: [address] });
@@ -313,8 +319,13 @@ describe('the relay', () => {
     client.on('message', (data: Buffer) => (received += data.length));
     client.on('open', () => client.pause());
     const [sender] = (await accepted) as [Socket];
-    await sleep(A_MOMENT_MS);
-    expect(sender.writableLength).toBeGreaterThan(size / 2);
+    let before: number;
+    do {
+      before = sender.bytesWritten;
+      await sleep(A_MOMENT_MS);
+    } while (sender.bytesWritten !== before);
+    // The rest of it is what the kernel holds for the two connections.
+    expect(sender.bytesWritten).toBeLessThan(size / 2);
     client.resume();
     await once(client, 'close');
     expect(received).toBe(size);
@@ -402,11 +413,11 @@ describe('the local server', () => {
     await ask(url, 'CREATE TABLE kept AS SELECT 1 AS n');
     await expect(startPostgres({ dataDir })).rejects.toMatchObject({ code: 'already_running' });
     owner.kill('SIGKILL');
-    await once(owner, 'exit');
+    const refused = () => expect(ask(url, 'SELECT 1')).rejects.toMatchObject({ code: 'ECONNREFUSED' });
+    await eventually(refused);
     const heir = await startPostgres({ dataDir, settings: { fsync: 'off' } });
     onTestFinished(() => heir.kill());
     expect(await ask(heir.url, 'SELECT n FROM kept')).toEqual(kept);
-    await expect(ask(url, 'SELECT 1')).rejects.toMatchObject({ code: 'ECONNREFUSED' });
   });
 
   test('says in one line why it cannot start', async () => {

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { html, raw } from 'hono/html';
-import type { RunRecord, Status } from '../run.ts';
+import type { RunRecord, SkipReason, Status } from '../run.ts';
 import type { JobView } from './jobs.ts';
 
 /**
@@ -77,7 +77,7 @@ function firstSteps({ jobs, origin }: PageView) {
 function jobCard(job: PageView['jobs'][number], now: Date) {
   return html`<article class="job">
     <h3>${job.name} ${job.paused ? html`<span class="paused">paused</span>` : ''}</h3>
-    <p>${job.description}</p>
+    ${job.description === '' ? '' : html`<p>${job.description}</p>`}
     <dl>
       <dt>Due</dt>
       <dd>${job.schedules.length === 0 ? 'By hand only' : job.schedules.map(scheduleLine)}</dd>
@@ -173,14 +173,28 @@ function legend() {
 
 function summary(run: RunRecord): string {
   const what = run.skipReason === null ? words(run.status) : `skipped: ${words(run.skipReason)}`;
-  return [what, run.slot, tookOf(run), run.error?.message].filter(Boolean).join(', ');
+  return [what, run.slot, tookOf(run), short(run.error?.message ?? '')].filter(Boolean).join(', ');
 }
+
+const blocked: Readonly<Record<SkipReason, string>> = {
+  held: 'held by',
+  duplicate: 'duplicate of',
+  on_hold: 'on hold since',
+  paused: 'paused by',
+  too_late: 'too late for',
+};
 
 function reasonOf(run: RunRecord) {
   if (run.skipReason !== null)
-    return html`${words(run.skipReason)}${run.blockedBy === null ? '' : html` by <a href="runs/${run.blockedBy}">this run</a>`}`;
+    return run.blockedBy === null
+      ? words(run.skipReason)
+      : html`${blocked[run.skipReason]} <a href="runs/${run.blockedBy}">this run</a>`;
   if (!run.error) return '';
-  return `${run.error.message}${run.final === false ? ' (will be tried again)' : ''}`;
+  return `${short(run.error.message)}${run.final === false ? ' (will be tried again)' : ''}`;
+}
+
+function short(text: string): string {
+  return text.length > 200 ? `${text.slice(0, 200).trimEnd()}…` : text;
 }
 
 function tookOf({ startedAt, finishedAt }: RunRecord): string {
@@ -201,7 +215,7 @@ function time(iso: string) {
 /** `40 ms`, `1.2 s`, `3 min`, `5 h`, `2 days`. */
 function span(ms: number): string {
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`;
-  if (ms < 60_000) return `${Number((ms / 1_000).toFixed(1))} s`;
+  if (ms < 60_000) return `${Number((ms / 1_000).toFixed(ms < 10_000 ? 1 : 0))} s`;
   if (ms < 3_600_000) return `${Math.round(ms / 60_000)} min`;
   return ms < 172_800_000 ? `${Math.round(ms / 3_600_000)} h` : `${Math.round(ms / 86_400_000)} days`;
 }
@@ -248,7 +262,7 @@ time, .attempt, .took { font-variant-numeric: tabular-nums; }
 .job dl { display: grid; grid-template-columns: auto 1fr; gap: 0.15rem 0.75rem; margin: 0.2rem 0; }
 .job dt { color: var(--quiet); }
 .job dd { margin: 0; }
-.job dd code { color: var(--quiet); }
+.job dd code { color: var(--quiet); white-space: nowrap; }
 .paused { margin-left: 0.35rem; padding: 0.05rem 0.5rem; border: 1px solid currentColor; border-radius: 1rem; color: var(--quiet); font-size: 0.75rem; font-weight: 500; vertical-align: 0.1em; }
 .strip { display: flex; flex-wrap: wrap; gap: 4px; margin: auto 0 0; padding: 0.4rem 0 0; list-style: none; }
 .sign {
@@ -265,7 +279,9 @@ th, td { padding: 0.45rem 0.75rem; text-align: left; vertical-align: top; }
 th { color: var(--quiet); font-weight: 500; white-space: nowrap; }
 td { border-top: 1px solid var(--line); }
 .when, .outcome, .attempt, .took { white-space: nowrap; }
-.name, .slot, .reason { overflow-wrap: anywhere; }
+.name { min-width: 9rem; overflow-wrap: break-word; }
+.slot { min-width: 13.5rem; overflow-wrap: anywhere; }
+.reason { overflow-wrap: anywhere; }
 .outcome .sign { margin-right: 0.25rem; }
 table + p { margin-top: 0.6rem; }
 .label { display: none; }
@@ -286,6 +302,7 @@ footer h2 { margin: 1rem 0 0.5rem; font-size: 0.88rem; }
   tbody tr:first-child { border-top: 0; }
   td { padding: 0; border: 0; }
   td:empty { display: none; }
+  .name, .slot { min-width: 0; }
   .when { grid-area: when; } .name { grid-area: name; } .slot { grid-area: slot; } .outcome { grid-area: outcome; }
   .reason { grid-area: reason; color: var(--quiet); } .attempt { grid-area: attempt; } .took { grid-area: took; }
   .when, .took, .attempt { text-align: right; }

@@ -121,7 +121,7 @@ export async function makeEveryOutcome(
     ['missed', "status = 'missed', fence = NULL, attempt = NULL, started_at = NULL, final = true"],
     ['on_hold', skipped('on_hold')],
     ['too_late', skipped('too_late')],
-    ['running', "status = 'running', finished_at = NULL, final = NULL, output = 'null'"],
+    ['running', "status = 'running', finished_at = NULL, published_at = NULL, final = NULL, output = 'null'"],
   ]);
   await db.query(`UPDATE cronce.job SET paused_at = '2026-11-29T09:00:00Z', paused_by = 'ops', pause_reason = 'moving house'
     WHERE name = 'tidy'`);
