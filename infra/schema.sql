@@ -98,6 +98,7 @@ DECLARE
   keys    bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
   guard   bigint := (p #>> '{lock,guard}')::bigint;
   wait_ms integer := coalesce((p #>> '{lock,waitMs}')::integer, 0);
+  gap_ms  integer := (p ->> 'gapMs')::integer;
   patience_ms integer := coalesce((p #>> '{lock,patienceMs}')::integer, 0);
   by_hand boolean := (policy ->> 'byHand')::boolean;
   at      timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
@@ -121,13 +122,21 @@ BEGIN
   PERFORM cronce.demand_durability();
   INSERT INTO cronce.job (name, first_seen_at) VALUES (want ->> 'job', at) ON CONFLICT DO NOTHING;
 
-  key := cronce.take_one(keys, guard, wait_ms);
+  IF (p ->> 'again')::boolean THEN
+    SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    IF made.status <> 'running' THEN -- someone settled it meanwhile (a cancel): its outcome stands
+      RETURN jsonb_build_object('run', cronce.record(made), 'restMs', 0, 'settled', '[]'::jsonb);
+    END IF;
+  END IF;
+
+  key := CASE WHEN wait_ms > 0 THEN cronce.wait_for_one(keys, guard, self, gap_ms, wait_ms)
+              ELSE cronce.take_one(keys, guard, self, gap_ms) END;
   FOR i IN 1 .. patience_ms / 10 LOOP
     -- Held, but by no run: another delivery is in its own T0 and may be about to skip. It would be wrong to give up a
     -- due slot for that; in a moment the holder shows, or the lock is free.
     EXIT WHEN key IS NOT NULL OR cronce.holder_of(keys, guard, self) IS NOT NULL;
     PERFORM pg_sleep(0.01);
-    key := cronce.take_one(keys, guard, 0);
+    key := cronce.take_one(keys, guard, self, gap_ms);
   END LOOP;
 
   IF key IS NULL THEN
@@ -139,10 +148,7 @@ BEGIN
     END IF;
   ELSE
     SELECT array_agg(r.id), array_agg(r.fence) INTO dead, dead_fences FROM cronce.run r
-      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
-        -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
-        AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
-                 AND cronce.is_backend(r.backend_pid));
+      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self;
     SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
       dead, dead_fences, at, quiet, 'its lock was free while it stood as running') AS s;
     SELECT d.reason, d.blocker INTO reason, blocker
@@ -169,7 +175,7 @@ BEGIN
         finished_at = CASE WHEN reason IS NOT NULL THEN at END,
         published_at = CASE WHEN reason IS NOT NULL AND quiet THEN clock_timestamp() END
       WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
-    IF NOT FOUND THEN -- someone settled it meanwhile (a cancel): its outcome stands
+    IF NOT FOUND THEN
       SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
     END IF;
   ELSE
@@ -295,6 +301,13 @@ CREATE OR REPLACE FUNCTION cronce.is_backend(pid integer)
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
 RETURN (EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid) pg_stat_get_activity(datid, pid, usesysid, application_name, state, query, wait_event_type, wait_event, xact_start, query_start, backend_start, state_change, client_addr, client_hostname, client_port, backend_xid, backend_xmin, backend_type, ssl, sslversion, sslcipher, sslbits, ssl_client_dn, ssl_client_serial, ssl_issuer_dn, gss_auth, gss_princ, gss_enc, gss_delegation, leader_pid, query_id)))
+
+
+CREATE OR REPLACE FUNCTION cronce.is_starting(key bigint, guard bigint, self uuid, gap_ms integer)
+ RETURNS boolean
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+RETURN (EXISTS (SELECT FROM cronce.run r WHERE ((r.status = 'running'::text) AND ((r.lock_key = is_starting.key) OR (r.guard_key = is_starting.guard)) AND (r.id <> is_starting.self) AND (r.claimed_at > (clock_timestamp() - make_interval(secs => (((is_starting.gap_ms)::numeric / 1000.0))::double precision))) AND cronce.is_backend(r.backend_pid))))
 
 
 CREATE OR REPLACE FUNCTION cronce.lock_key(namespace text, name text)
@@ -543,34 +556,22 @@ CREATE OR REPLACE FUNCTION cronce.stands(self uuid)
 RETURN (EXISTS (SELECT FROM (cronce.run r JOIN cronce.lock l ON ((l.key = r.lock_key))) WHERE ((r.id = stands.self) AND (r.status = 'running'::text) AND (l.fence = r.fence) AND (l.run_id = r.id))))
 
 
-CREATE OR REPLACE FUNCTION cronce.take_one(keys bigint[], guard bigint, wait_ms integer)
+CREATE OR REPLACE FUNCTION cronce.take_one(keys bigint[], guard bigint, self uuid, gap_ms integer)
  RETURNS bigint
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  usual text := current_setting('lock_timeout');
-  k     bigint;
+  k bigint;
 BEGIN
   IF guard IS NOT NULL AND NOT pg_try_advisory_xact_lock(guard) THEN
     RETURN NULL;
   END IF;
   FOREACH k IN ARRAY keys LOOP
-    IF pg_try_advisory_xact_lock(k) THEN
+    IF pg_try_advisory_xact_lock(k) AND NOT cronce.is_starting(k, guard, self, gap_ms) THEN
       RETURN k;
     END IF;
   END LOOP;
-  IF wait_ms > 0 THEN
-    k := keys[1 + floor(random() * cardinality(keys))::integer];
-    BEGIN
-      PERFORM set_config('lock_timeout', wait_ms::text, true); -- undone with the block where it fails
-      PERFORM pg_advisory_xact_lock(k);
-      PERFORM set_config('lock_timeout', usual, true);
-      RETURN k;
-    EXCEPTION WHEN lock_not_available THEN
-      RETURN NULL;
-    END;
-  END IF;
   RETURN NULL;
 END $function$
 
@@ -580,6 +581,39 @@ CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid, most integer)
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
 RETURN (SELECT COALESCE(jsonb_agg(jsonb_build_object('run', cronce.record(ROW(due.id, due.job, due.slot, due.scheduled_for, due.slot_guessed, due.trigger, due.delivery_id, due.requested_by, due.status, due.skip_reason, due.blocked_by, due.lock_name, due.lock_key, due.guard_key, due.fence, due.backend_pid, due.attempt, due.max_attempts, due.after_lost, due.final, due.lease_ms, due.params, due.output, due.error, due.received_at, due.claimed_at, due.started_at, due.finished_at, due.cancel_requested_at, due.cancel_requested_by, due.published_at, due.published_to, due.publish_attempts, due.publish_after)), 'sentTo', due.published_to)), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.published_at IS NULL) AND (r.finished_at IS NOT NULL) AND ((r.id = take_unpublished.own) OR (r.publish_after <= clock_timestamp()))) ORDER BY (r.id = take_unpublished.own) DESC NULLS LAST, r.publish_after LIMIT take_unpublished.most FOR UPDATE OF r SKIP LOCKED) due)
+
+
+CREATE OR REPLACE FUNCTION cronce.wait_for_one(keys bigint[], guard bigint, self uuid, gap_ms integer, wait_ms integer)
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  usual text := current_setting('lock_timeout');
+  until timestamptz := clock_timestamp() + make_interval(secs => wait_ms / 1000.0);
+  k     bigint;
+BEGIN
+  LOOP
+    SELECT u INTO k FROM unnest(keys) u
+      ORDER BY EXISTS (SELECT FROM cronce.run r WHERE r.status = 'running' AND r.lock_key = u), random() LIMIT 1;
+    BEGIN
+      PERFORM set_config('lock_timeout', -- undone with the block where it fails
+        greatest(1, ceil(extract(epoch FROM until - clock_timestamp()) * 1000))::integer::text, true);
+      PERFORM pg_advisory_xact_lock(guard) WHERE guard IS NOT NULL;
+      PERFORM pg_advisory_xact_lock(k);
+      IF NOT cronce.is_starting(k, guard, self, gap_ms) THEN
+        PERFORM set_config('lock_timeout', usual, true);
+        RETURN k;
+      END IF;
+      RAISE EXCEPTION USING ERRCODE = 'CR005';
+    EXCEPTION
+      WHEN lock_not_available THEN RETURN NULL;
+      WHEN SQLSTATE 'CR005' THEN
+        IF clock_timestamp() > until THEN RETURN NULL; END IF;
+        PERFORM pg_sleep(0.01);
+    END;
+  END LOOP;
+END $function$
 
 
 CREATE OR REPLACE FUNCTION cronce.watch(pid integer, key bigint, self uuid)

@@ -35,7 +35,7 @@ export interface ClaimRequest {
   readonly waitMs: number;
   /** Claims anew for a run that had to give way between its T0 and T1. */
   readonly again: boolean;
-  /** How long a start record may stand without its lock: the time limit of entering. */
+  /** How long a start record may stand without its lock, ms: the time limit of entering, and a little. */
   readonly gapMs: number;
   /** Stamps outcomes as published when the log line, written by the caller, is the only sink. */
   readonly published: boolean;

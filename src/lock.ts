@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { QueryResult } from './postgres/driver.ts';
-import { checkKey, type Job } from './job.ts';
+import { checkKey, JobError, type Job, type Registry } from './job.ts';
 import { answerOf } from './postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from './postgres/errors.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
@@ -43,6 +43,26 @@ export function lockOf(job: Job, slot: string, params: Json) {
     lockKey(place === 0 ? own : `${own}#${place}`),
   );
   return { name: own, keys: places, guard: job.slots > 1 ? lockKey(ofSlot) : null };
+}
+
+/**
+ * Jobs share a lock by naming it alike, never by accident.
+ * @throws {JobError} where two names come to one key
+ */
+export function checkLocks(registry: Registry): void {
+  const owners = new Map<bigint, string>();
+  for (const job of registry.values()) {
+    if (typeof job.lock === 'function' || job.overlap === 'allow') continue;
+    const { name, keys } = lockOf(job, '', null);
+    for (const key of keys) {
+      const owner = owners.get(key) ?? name;
+      if (owner !== name)
+        throw new JobError(
+          `locks ${JSON.stringify(owner)} and ${JSON.stringify(name)} (job ${job.name}) have one lock key; rename one`,
+        );
+      owners.set(key, name);
+    }
+  }
 }
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */

@@ -101,6 +101,16 @@ describe('a holder that is cut off without a word', () => {
   });
 });
 
+it('a run that says nothing to the database keeps its lock for as long as it works', async () => {
+  const task = job(async () => delay(3 * leaseMs));
+  const running = coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(db.url));
+  await delay(2.5 * leaseMs);
+  expect(await coordinate(deliveryFor(task, one), 60_000, coordinatorOn(db.url))).toMatchObject({
+    skipReason: 'held',
+  });
+  expect(await running).toMatchObject({ status: 'succeeded' });
+});
+
 describe('a statement longer than the lease', () => {
   it('is vouched for by a second session', async () => {
     const task = job(async ({ tx }) => (await tx.query('SELECT pg_sleep(4.5)')).rowCount);

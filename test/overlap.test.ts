@@ -3,7 +3,8 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cancelRun } from '../src/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import type { Stop } from '../src/ending.ts';
-import { defineJob, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
+import { defineJob, defineJobs, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
+import { checkLocks, lockKey } from '../src/lock.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { RunRecord } from '../src/run.ts';
 import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
@@ -114,6 +115,20 @@ describe('overlap', () => {
     await first;
   });
 
+  it('wait: a duplicate that has waited is still a duplicate, and does not work', async () => {
+    let worked = 0;
+    const task = job(
+      async () => {
+        worked += 1;
+        await delay(300);
+      },
+      { overlap: 'wait', waitMs: 5_000 },
+    );
+    const runs = await Promise.all([run(task, noon), run(task, noon)]);
+    expect(runs.map(({ skipReason }) => skipReason).sort()).toEqual(['duplicate', null]);
+    expect(worked).toBe(1);
+  });
+
   it('wait: may wait for longer than a lease and is still sure of its lock', async () => {
     const task = job(async () => delay(3_000), { overlap: 'wait', waitMs: 10_000 });
     const runs = await Promise.all([noon, one].map((slot) => run(task, slot)));
@@ -217,6 +232,21 @@ describe('lock', () => {
   });
 });
 
+it('a slot that succeeds under another lock meanwhile: the unique index has the last word', async () => {
+  const before = job(async ({ tx }) => {
+    await delay(500);
+    await tx.query(`INSERT INTO app.page_view VALUES (now(), 'twice', 'before')`);
+  });
+  // The same job, deployed with another lock while the old code still runs.
+  const after = { ...before, lock: 'moved', work: async () => 'first' };
+  const old = run(before, noon);
+  await runningId(before);
+  expect(await run(after, noon)).toMatchObject({ status: 'succeeded' });
+  expect(await old).toMatchObject({ status: 'lost', error: { code: '23505' } });
+  expect(await db.query(`SELECT 1 FROM app.page_view WHERE path = 'twice'`)).toEqual([]);
+  expect(await run(before, noon)).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
+});
+
 it.each<[Partial<JobOptions>, RegExp]>([
   [{ name: 'No Spaces' }, /name is "No Spaces"; allowed: lower-case/],
   [{ leaseMs: 1_999 }, /leaseMs is 1999; allowed: a whole number from 2000 to 300000/],
@@ -232,4 +262,18 @@ it.each<[Partial<JobOptions>, RegExp]>([
   const define = () => defineJob({ name: 'a', work: async () => 1, ...options });
   expect(define).toThrow(JobError);
   expect(define).toThrow(message);
+});
+
+it('jobs whose locks would meet by accident are refused when the registry is built', () => {
+  const work = async () => 1;
+  const places = defineJob({ name: 'report', slots: 2, work });
+  expect(() => defineJobs([places, defineJob({ name: 'report', work })])).toThrow(
+    /two jobs are named "report"/,
+  );
+  expect(() =>
+    checkLocks(defineJobs([places, defineJob({ name: 'x', lock: lockKey('report'), work })])),
+  ).toThrow(/"report" and "key .*" .* one lock key/);
+  expect(() =>
+    checkLocks(defineJobs([places, defineJob({ name: 'x', lock: 'report', work })])),
+  ).not.toThrow();
 });

@@ -174,6 +174,7 @@ DECLARE
   keys    bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
   guard   bigint := (p #>> '{lock,guard}')::bigint;
   wait_ms integer := coalesce((p #>> '{lock,waitMs}')::integer, 0);
+  gap_ms  integer := (p ->> 'gapMs')::integer;
   patience_ms integer := coalesce((p #>> '{lock,patienceMs}')::integer, 0);
   by_hand boolean := (policy ->> 'byHand')::boolean;
   at      timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
@@ -197,13 +198,21 @@ BEGIN
   PERFORM cronce.demand_durability();
   INSERT INTO cronce.job (name, first_seen_at) VALUES (want ->> 'job', at) ON CONFLICT DO NOTHING;
 
-  key := cronce.take_one(keys, guard, wait_ms);
+  IF (p ->> 'again')::boolean THEN
+    SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    IF made.status <> 'running' THEN -- someone settled it meanwhile (a cancel): its outcome stands
+      RETURN jsonb_build_object('run', cronce.record(made), 'restMs', 0, 'settled', '[]'::jsonb);
+    END IF;
+  END IF;
+
+  key := CASE WHEN wait_ms > 0 THEN cronce.wait_for_one(keys, guard, self, gap_ms, wait_ms)
+              ELSE cronce.take_one(keys, guard, self, gap_ms) END;
   FOR i IN 1 .. patience_ms / 10 LOOP
     -- Held, but by no run: another delivery is in its own T0 and may be about to skip. It would be wrong to give up a
     -- due slot for that; in a moment the holder shows, or the lock is free.
     EXIT WHEN key IS NOT NULL OR cronce.holder_of(keys, guard, self) IS NOT NULL;
     PERFORM pg_sleep(0.01);
-    key := cronce.take_one(keys, guard, 0);
+    key := cronce.take_one(keys, guard, self, gap_ms);
   END LOOP;
 
   IF key IS NULL THEN
@@ -215,10 +224,7 @@ BEGIN
     END IF;
   ELSE
     SELECT array_agg(r.id), array_agg(r.fence) INTO dead, dead_fences FROM cronce.run r
-      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self
-        -- One that stands between its T0 and T1 holds no lock and lives: it will see our fence and give way.
-        AND NOT (r.claimed_at > clock_timestamp() - make_interval(secs => (p ->> 'gapMs')::numeric / 1000)
-                 AND cronce.is_backend(r.backend_pid));
+      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self;
     SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
       dead, dead_fences, at, quiet, 'its lock was free while it stood as running') AS s;
     SELECT d.reason, d.blocker INTO reason, blocker
@@ -245,7 +251,7 @@ BEGIN
         finished_at = CASE WHEN reason IS NOT NULL THEN at END,
         published_at = CASE WHEN reason IS NOT NULL AND quiet THEN clock_timestamp() END
       WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
-    IF NOT FOUND THEN -- someone settled it meanwhile (a cancel): its outcome stands
+    IF NOT FOUND THEN
       SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
     END IF;
   ELSE
@@ -267,33 +273,60 @@ BEGIN
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $$;
 
+-- Whether another run stands between its T0 and T1: it holds no lock yet, but its backend lives and it is about to. The
+-- caller has the lock, so no such run is inside. It comes first: to run now would only make it give way.
+CREATE FUNCTION cronce.is_starting(key bigint, guard bigint, self uuid, gap_ms integer) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+RETURN EXISTS (SELECT FROM cronce.run r
+  WHERE r.status = 'running' AND (r.lock_key = is_starting.key OR r.guard_key = is_starting.guard) AND r.id <> self
+    AND r.claimed_at > clock_timestamp() - make_interval(secs => gap_ms / 1000.0) AND cronce.is_backend(r.backend_pid));
+
 -- The first free key of a lock's places, or null. The guard, where there is one, is taken first.
-CREATE FUNCTION cronce.take_one(keys bigint[], guard bigint, wait_ms integer) RETURNS bigint
+CREATE FUNCTION cronce.take_one(keys bigint[], guard bigint, self uuid, gap_ms integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  usual text := current_setting('lock_timeout');
-  k     bigint;
+  k bigint;
 BEGIN
   IF guard IS NOT NULL AND NOT pg_try_advisory_xact_lock(guard) THEN
     RETURN NULL;
   END IF;
   FOREACH k IN ARRAY keys LOOP
-    IF pg_try_advisory_xact_lock(k) THEN
+    IF pg_try_advisory_xact_lock(k) AND NOT cronce.is_starting(k, guard, self, gap_ms) THEN
       RETURN k;
     END IF;
   END LOOP;
-  IF wait_ms > 0 THEN
-    k := keys[1 + floor(random() * cardinality(keys))::integer];
-    BEGIN
-      PERFORM set_config('lock_timeout', wait_ms::text, true); -- undone with the block where it fails
-      PERFORM pg_advisory_xact_lock(k);
-      PERFORM set_config('lock_timeout', usual, true);
-      RETURN k;
-    EXCEPTION WHEN lock_not_available THEN
-      RETURN NULL;
-    END;
-  END IF;
   RETURN NULL;
+END $$;
+
+-- The same, waiting. Whoever gets the lock while another is between its T0 and T1 lets go again: among several that
+-- wait, each would otherwise be overtaken in that moment, for ever. A transaction lock is let go by leaving its block.
+CREATE FUNCTION cronce.wait_for_one(keys bigint[], guard bigint, self uuid, gap_ms integer, wait_ms integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  usual text := current_setting('lock_timeout');
+  until timestamptz := clock_timestamp() + make_interval(secs => wait_ms / 1000.0);
+  k     bigint;
+BEGIN
+  LOOP
+    SELECT u INTO k FROM unnest(keys) u
+      ORDER BY EXISTS (SELECT FROM cronce.run r WHERE r.status = 'running' AND r.lock_key = u), random() LIMIT 1;
+    BEGIN
+      PERFORM set_config('lock_timeout', -- undone with the block where it fails
+        greatest(1, ceil(extract(epoch FROM until - clock_timestamp()) * 1000))::integer::text, true);
+      PERFORM pg_advisory_xact_lock(guard) WHERE guard IS NOT NULL;
+      PERFORM pg_advisory_xact_lock(k);
+      IF NOT cronce.is_starting(k, guard, self, gap_ms) THEN
+        PERFORM set_config('lock_timeout', usual, true);
+        RETURN k;
+      END IF;
+      RAISE EXCEPTION USING ERRCODE = 'CR005';
+    EXCEPTION
+      WHEN lock_not_available THEN RETURN NULL;
+      WHEN SQLSTATE 'CR005' THEN
+        IF clock_timestamp() > until THEN RETURN NULL; END IF;
+        PERFORM pg_sleep(0.01);
+    END;
+  END LOOP;
 END $$;
 
 -- Who stands in the way: the last run that got a fence under one of these keys and still stands as running.
@@ -342,8 +375,9 @@ RETURN coalesce((
   WHERE l.key = rest_after_restart.key AND r.status IN ('running', 'lost', 'cancelled')
     AND r.claimed_at < s.started_at), 0);
 
--- T1: takes the same lock again, waiting, and checks that the run still stands and its fence is the last.
--- T0's commit frees the lock for a moment; who slipped in has a higher fence, and the lower gives way.
+-- T1: takes the same lock again, waiting, and checks that the run still stands and its fence is the last. T0's commit
+-- frees the lock for a moment. A claim that gets it in that moment sees that another is starting and lets it go; should
+-- one slip in all the same (a stranger holds the key for long, a clock jumps), it has a higher fence, and the lower gives way.
 CREATE FUNCTION cronce.enter(self uuid) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -51,7 +51,7 @@ function showJobs(app: Hono<Caught>, { registry, openSession, now }: HttpOptions
       latest: await findRuns(session, { limit: runsShown.onPage }),
     }));
     c.header('content-security-policy', pagePolicy);
-    return c.html(page({ jobs, latest, now: now(), origin: new URL(c.req.url).origin }));
+    return c.html(page({ jobs, latest, now: now(), origin: originOf(c) }));
   });
 
   app.get('/jobs', async (c) => {
@@ -64,6 +64,12 @@ function showJobs(app: Hono<Caught>, { registry, openSession, now }: HttpOptions
     const [view] = await lend(openSession, readLimitMs, async (session) => viewJobs(session, [job], now()));
     return c.json({ ...view, options: optionsOf(job) });
   });
+}
+
+/** Behind Lambda's adapter every URL says https; locally it isn't so. */
+function originOf(c: Context): string {
+  const { origin, host } = new URL(c.req.url);
+  return c.req.header('x-forwarded-proto') === 'http' ? `http://${host}` : origin;
 }
 
 function showRuns(app: Hono<Caught>, { openSession }: HttpOptions): void {

@@ -61,7 +61,11 @@ export function tooLarge(): Problem {
   );
 }
 
-const bodyShape = v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) });
+/** An array would pass for an object without any members. */
+const bodyShape = v.pipe(
+  v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) }),
+  v.check((body) => !Array.isArray(body)),
+);
 
 async function readBody(request: HonoRequest): Promise<{ params?: Json; slot?: string }> {
   const text = await request.text();

@@ -47,11 +47,7 @@ export function page(view: PageView) {
           <p>As of ${time(now.toISOString())} UTC</p>
         </header>
         <main>
-          ${latest.length === 0 ? firstSteps(view) : ''}
-          <section aria-labelledby="jobs">
-            <h2 id="jobs">Jobs</h2>
-            <div class="jobs">${jobs.map((job) => jobCard(job, now))}</div>
-          </section>
+          ${latest.length === 0 ? firstSteps(view) : ''} ${jobs.length === 0 ? '' : jobCards(jobs, now)}
           ${latest.length === 0 ? '' : runTable(latest)}
         </main>
         ${legend()}
@@ -71,6 +67,13 @@ function firstSteps({ jobs, origin }: PageView) {
     <p>A job runs when its schedule says so. To start one now:</p>
     <pre><code>curl -X POST -H "Authorization: Bearer $TOKEN" ${origin}/jobs/${first.name}/runs</code></pre>
     <p>with a token of the scope <code>run</code>, then reload this page.</p>
+  </section>`;
+}
+
+function jobCards(jobs: PageView['jobs'], now: Date) {
+  return html`<section aria-labelledby="jobs">
+    <h2 id="jobs">Jobs</h2>
+    <div class="jobs">${jobs.map((job) => jobCard(job, now))}</div>
   </section>`;
 }
 

@@ -42,6 +42,8 @@ export interface Round {
   readonly job: string;
   readonly slot: string;
   readonly witness: Witness;
+  /** How long a start record may stand without its lock, ms. */
+  readonly gapMs: number;
 }
 
 export async function connect(url: string): Promise<pg.Client> {
@@ -63,7 +65,7 @@ async function answer(
 /** Claims, enters, works, records: five steps, and again from the first where it must give way. */
 export function claimant(
   session: pg.Client,
-  { job, slot, witness }: Round,
+  { job, slot, witness, gapMs }: Round,
   name: string,
   id = randomUUID(),
 ): Client {
@@ -91,7 +93,7 @@ export function claimant(
           witness.young.add(id);
           await session.query(begin);
           const made = await answer(session, 'SELECT cronce.claim($1) AS answer', [
-            claimOf(id, job, slot, again),
+            claimOf(id, job, slot, again, gapMs),
           ]);
           status = (made['run'] as { status: string }).status;
         },
@@ -190,12 +192,12 @@ export async function leaveOrphan(session: pg.Client, { job, slot }: Round): Pro
   );
 }
 
-function claimOf(id: string, job: string, slot: string, again: boolean): object {
+function claimOf(id: string, job: string, slot: string, again: boolean, gapMs: number): object {
   return {
     schema: schemaVersion,
     published: false,
     again,
-    gapMs: 60_000,
+    gapMs,
     leaseMs: 15_000,
     run: { id, job, slot, scheduledFor: slot, slotGuessed: false, trigger: 'rule', params: null },
     lock: { name: job, keys: [lockKey(job).toString()], guard: null, waitMs: 0 },

@@ -1,0 +1,94 @@
+/** What must hold under a lock whatever has been broken, asked of the database afterwards. */
+import type { Field } from './field.ts';
+
+export interface Findings {
+  readonly violations: readonly string[];
+  /** Effects that were vouched for in time and done too late: frozen between `check()` and the act. A known limit. */
+  readonly tooLate: readonly string[];
+}
+
+interface Rule {
+  readonly says: string;
+  /** Answers a row `what` for each violation. $1 is the lock. */
+  readonly sql: string;
+}
+
+const rules: readonly Rule[] = [
+  {
+    says: 'a slot has more than one success',
+    sql: `SELECT slot AS what FROM cronce.run WHERE lock_name = $1 AND status = 'succeeded'
+          GROUP BY job, slot HAVING count(*) > 1`,
+  },
+  {
+    says: 'a run never ended',
+    sql: `SELECT id || ' of ' || slot AS what FROM cronce.run WHERE lock_name = $1 AND status = 'running'`,
+  },
+  {
+    says: 'a run has more than one outcome',
+    sql: `SELECT run_id || ': ' || string_agg(was || ' to ' || became, ', ') AS what
+          FROM faults.change c JOIN cronce.run r ON r.id = c.run_id WHERE r.lock_name = $1
+          GROUP BY run_id HAVING count(*) > 1 OR bool_or(was <> 'running')`,
+  },
+  {
+    says: 'the unprotected counter is not the number of successes',
+    sql: `SELECT 'counter ' || c.n || ', successes ' || coalesce(s.n, 0) AS what
+          FROM faults.counter c, (SELECT sum((output ->> 'counted')::int) AS n FROM cronce.run
+                                  WHERE lock_name = $1 AND status = 'succeeded') s
+          WHERE c.lock = $1 AND c.n <> coalesce(s.n, 0)`,
+  },
+  {
+    says: 'what a run wrote and its outcome do not agree',
+    sql: `SELECT r.id || ' ' || r.status || ', rows ' || count(w.*) || ', said ' || coalesce(r.output ->> 'rows', '-') AS what
+          FROM cronce.run r LEFT JOIN faults.written w ON w.run_id = r.id WHERE r.lock_name = $1 GROUP BY r.id
+          HAVING count(w.*) <> CASE WHEN r.status = 'succeeded' THEN (r.output ->> 'rows')::int ELSE 0 END`,
+  },
+  {
+    says: 'a fenced transaction committed after a successor had started',
+    sql: `SELECT f.run_id || ' with fence ' || f.fence || ' after ' || r.fence AS what
+          FROM faults.fenced f JOIN cronce.run r ON r.lock_name = f.lock AND r.fence > f.fence
+          WHERE f.lock = $1 AND pg_xact_commit_timestamp(f.xmin) > r.claimed_at`,
+  },
+];
+
+/** @param effects whether an effect behind `check()` may not be later than the start of a successor's work */
+export async function audit(field: Field, lock: string, { effects = false } = {}): Promise<Findings> {
+  const violations: string[] = [];
+  for (const { says, sql } of rules) {
+    const found = await field.db.query(sql, [lock]);
+    violations.push(...found.map(({ what }) => `${says}: ${String(what)}`));
+  }
+  violations.push(...(await toldOtherwise(field, lock)));
+  const late = effects ? await lateEffects(field, lock) : { violations: [], tooLate: [] };
+  return { violations: [...violations, ...late.violations], tooLate: late.tooLate };
+}
+
+/** What a path answered must be what the database says. */
+async function toldOtherwise({ crew, db }: Field, lock: string): Promise<string[]> {
+  const rows = await db.query('SELECT id, status FROM cronce.run WHERE lock_name = $1', [lock]);
+  const stored = new Map(rows.map(({ id, status }) => [id, status]));
+  return crew.told
+    .filter(({ id, lockName, status }) => lockName === lock && stored.get(id) !== status)
+    .map(({ id, status }) => `${id} was told as ${status} and is stored as ${String(stored.get(id))}`);
+}
+
+async function lateEffects({ crew, db }: Field, lock: string): Promise<Findings> {
+  const rows = (await db.query(
+    `SELECT run_id AS "runId", fence::int AS fence, (extract(epoch FROM vouched_at) * 1000)::float8 AS "vouchedAt",
+            (extract(epoch FROM at) * 1000)::float8 AS at
+     FROM faults.effect WHERE lock = $1`,
+    [lock],
+  )) as unknown as readonly { runId: string; fence: number; vouchedAt: number; at: number }[];
+  const begun = crew.begun.filter((event) => event.lock === lock);
+  const late = rows.flatMap((effect) =>
+    begun
+      .filter(({ fence, at }) => Number(fence) > effect.fence && at < effect.at)
+      .map((successor) => ({
+        vouched: effect.vouchedAt >= successor.at,
+        text: `an effect of ${effect.runId} came ${Math.round(effect.at - successor.at)} ms after its successor's start`,
+      })),
+  );
+  return {
+    violations: late.filter(({ vouched }) => vouched).map(({ text }) => text),
+    tooLate: late.filter(({ vouched }) => !vouched).map(({ text }) => text),
+  };
+}

@@ -1,0 +1,239 @@
+/** One trial of a row, and how many of them are played side by side. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { lockKey } from '../../src/lock.ts';
+import type { Status } from '../../src/run.ts';
+import { randomFrom } from '../support/random.ts';
+import { audit } from './audit.ts';
+import { within, type Delivery, type Worker } from './crew.ts';
+import { openField, type Field, type Ground } from './field.ts';
+import type { Order, Step } from './orders.ts';
+import type { Road, Way } from './ways.ts';
+import type { Freed } from './watch.ts';
+
+/** The shortest that a lease may be. */
+export const leaseMs = 2_000;
+/** For what the server's timers and a busy machine may add to a lease. */
+export const slackMs = 1_000;
+const trialLimitMs = 90_000;
+
+export interface RowResult {
+  readonly row: string;
+  readonly trials: number;
+  /** Trials in which the fault could not be done, each with why: they show nothing. */
+  readonly undone: readonly string[];
+  readonly violations: readonly string[];
+  readonly times: Readonly<Record<string, readonly number[]>>;
+  /** Why nothing was played at all. */
+  readonly skipped?: string;
+}
+
+export interface RowPlan {
+  readonly row: string;
+  readonly trials: number;
+  readonly way?: Way['name'];
+  /** How many trials at a time. */
+  readonly lanes: number;
+  /** Whether effects behind `check()` must have ended when a successor begins: not where a lock is taken away at once. */
+  readonly effects?: boolean;
+}
+
+/** The fault could not be done: the run was over before, say. */
+class Undone extends Error {}
+
+export async function playRow(
+  ground: Ground,
+  plan: RowPlan,
+  body: (trial: Trial) => Promise<void>,
+): Promise<RowResult> {
+  const field = await openField(ground, plan.way);
+  const trials = Array.from({ length: plan.trials }, (_, n) => ({ n, seed: ground.random() * 2 ** 32 }));
+  const waiting = [...trials];
+  const played: Trial[] = [];
+  const lane = async (number: number) => {
+    for (let next = waiting.shift(); next; next = waiting.shift()) {
+      played.push(await play(new Trial(field, plan, { ...next, lane: number }), body));
+      ground.progress(plan.row, played.length, plan.trials);
+    }
+  };
+  await Promise.all(Array.from({ length: plan.lanes }, (_, number) => lane(number)));
+  const left = (await field.close()).map((leak) => `left behind: ${leak}`);
+  return {
+    row: plan.row,
+    trials: plan.trials,
+    undone: played.flatMap(({ undone }) => (undone === undefined ? [] : [undone])),
+    violations: [...played.flatMap(({ violations }) => violations), ...field.crew.strays, ...left],
+    times: merged(played.map(({ times }) => times)),
+  };
+}
+
+async function play(trial: Trial, body: (trial: Trial) => Promise<void>): Promise<Trial> {
+  try {
+    await within(trialLimitMs, 'end of the trial', body(trial));
+    await trial.settle();
+    await trial.audit();
+  } catch (error) {
+    if (error instanceof Undone) trial.undone = error.message;
+    else trial.violate(error instanceof Error ? error.message : String(error));
+  } finally {
+    await trial.close();
+  }
+  return trial;
+}
+
+function merged(all: readonly Readonly<Record<string, readonly number[]>>[]): Record<string, number[]> {
+  const sum: Record<string, number[]> = {};
+  for (const times of all)
+    for (const [name, values] of Object.entries(times)) (sum[name] ??= []).push(...values);
+  return sum;
+}
+
+export class Trial {
+  readonly number: number;
+  readonly field: Field;
+  readonly random: () => number;
+  /** The job's, its lock's and its counter's. */
+  readonly name: string;
+  readonly violations: string[] = [];
+  readonly times: Record<string, number[]> = {};
+  undone: string | undefined;
+  readonly #plan: RowPlan;
+  readonly #lane: number;
+  readonly #roads: Road[] = [];
+  readonly #workers: Worker[] = [];
+  #clear: { readonly road: Road; readonly worker: Worker } | undefined;
+  #slots = 0;
+
+  constructor(field: Field, plan: RowPlan, { n, seed, lane }: { n: number; seed: number; lane: number }) {
+    [this.field, this.#plan, this.number, this.#lane] = [field, plan, n, lane];
+    this.random = randomFrom(seed);
+    this.name = `${plan.row.replace(/[^a-z]+/g, '-')}-${n}`;
+  }
+
+  get key(): bigint {
+    return lockKey(this.name);
+  }
+
+  /** One of these, by the seed. */
+  pick<T>(choices: readonly [T, ...T[]]): T {
+    return choices[Math.floor(this.random() * choices.length)] ?? choices[0];
+  }
+
+  /** These in turn, so that each has its share of the trials. */
+  turn<T>(choices: readonly [T, ...T[]]): T {
+    return choices[this.number % choices.length] ?? choices[0];
+  }
+
+  between(leastMs: number, mostMs: number): number {
+    return leastMs + this.random() * (mostMs - leastMs);
+  }
+
+  async road(): Promise<Road> {
+    const road = await this.field.way.open(this.#lane);
+    this.#roads.push(road);
+    return road;
+  }
+
+  hire(): Worker {
+    const worker = this.field.crew.hire();
+    this.#workers.push(worker);
+    return worker;
+  }
+
+  newSlot(): string {
+    return new Date(Date.UTC(2026, 10, 29, 12, this.#slots++)).toISOString();
+  }
+
+  order(road: Road, slot: string, work: readonly Step[], timeoutMs = 30_000): Omit<Order, 'id'> {
+    const { name, field } = this;
+    return { job: name, lock: name, slot, target: road.target, leaseMs, timeoutMs, waitMs: 0, work };
+  }
+
+  /** A first delivery, by a worker and on a road of its own, which are then there to be broken. */
+  async begin(work: readonly Step[], timeoutMs?: number): Promise<Victim> {
+    await this.field.db.query('INSERT INTO faults.counter VALUES ($1, 0) ON CONFLICT DO NOTHING', [this.name]);
+    const road = await this.road();
+    const worker = this.hire();
+    const slot = this.newSlot();
+    return { road, worker, slot, delivery: worker.deliver(this.order(road, slot, work, timeoutMs)) };
+  }
+
+  /**
+   * Another delivery of the slot, where nothing is broken; again for as long as it is told that the lock is held, or
+   * can't connect.
+   */
+  async next(slot: string, work: readonly Step[], withinMs: number): Promise<Delivery> {
+    const until = Date.now() + withinMs;
+    for (;;) {
+      const delivery = await this.deliverClear(slot, work);
+      const heard = await delivery.first('begun', 'told', 'threw');
+      const turnedAway = heard.kind === 'threw' || (heard.kind === 'told' && heard.run.skipReason === 'held');
+      if (!turnedAway) return delivery;
+      if (Date.now() > until) {
+        this.violate(`the next delivery was turned away for ${withinMs} ms`);
+        return delivery;
+      }
+      await delay(20);
+    }
+  }
+
+  async deliverClear(slot: string, work: readonly Step[]): Promise<Delivery> {
+    this.#clear ??= { road: await this.road(), worker: this.hire() };
+    const { road, worker } = this.#clear;
+    return worker.deliver(this.order(road, slot, work));
+  }
+
+  async free(withinMs: number): Promise<Freed> {
+    return within(withinMs, `lock of ${this.name} free`, this.field.watch.free(this.key));
+  }
+
+  async statusOf(runId: string): Promise<Status | undefined> {
+    const rows = await this.field.db.query('SELECT status FROM cronce.run WHERE id = $1', [runId]);
+    return rows[0]?.['status'] as Status | undefined;
+  }
+
+  /** A start record whose run is dead is settled by the next claim under its lock; at last by this one. */
+  async settle(): Promise<void> {
+    const standing = async () =>
+      (
+        await this.field.db.query(`SELECT 1 FROM cronce.run WHERE lock_name = $1 AND status = 'running'`, [
+          this.name,
+        ])
+      ).length > 0;
+    const until = Date.now() + 10_000;
+    while ((await standing()) && Date.now() < until) {
+      await (await this.next(this.newSlot(), [], leaseMs + slackMs)).ended();
+      if (await standing()) await delay(500);
+    }
+  }
+
+  async audit(): Promise<void> {
+    const { violations, tooLate } = await audit(this.field, this.name, this.#plan);
+    for (const text of violations) this.violate(text);
+    if (tooLate[0] !== undefined) this.undone = `frozen between check() and its effect: ${tooLate[0]}`;
+  }
+
+  time(name: string, ms: number): void {
+    (this.times[name] ??= []).push(ms);
+  }
+
+  violate(text: string): void {
+    this.violations.push(`${this.name}: ${text}`);
+  }
+
+  /** Ends the trial: it shows nothing. */
+  giveUp(why: string): never {
+    throw new Undone(why);
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#workers.map((worker) => this.field.crew.release(worker)));
+    await Promise.all(this.#roads.map((road) => road.close()));
+  }
+}
+
+export interface Victim {
+  readonly road: Road;
+  readonly worker: Worker;
+  readonly slot: string;
+  readonly delivery: Delivery;
+}

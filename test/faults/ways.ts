@@ -1,0 +1,140 @@
+/** The ways from a worker to the server: straight, through a pooler, or over a WebSocket relay. */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { access, chown, writeFile } from 'node:fs/promises';
+import { connect } from 'node:net';
+import path from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { freePort } from '../../infra/local/postgres.ts';
+import { startRelay, type Relay } from '../../infra/local/relay.ts';
+import type { Target } from '../../src/postgres/driver.ts';
+import { startProxy, type Proxy } from '../support/proxy.ts';
+
+/** One worker's own way. */
+export interface Road {
+  readonly target: Target;
+  /** In the way, if asked for. */
+  readonly proxy: Proxy;
+  readonly relay: Relay | undefined;
+  close(): Promise<void>;
+}
+
+/** A trial's way: all its roads end in the same database and, with a pooler, in the same pool. */
+export interface Way {
+  readonly name: 'direct' | 'pgbouncer' | 'neon';
+  /** @param lane which of several trials at a time: each has a pool of its own */
+  open(lane: number): Promise<Road>;
+  close(): Promise<void>;
+}
+
+/** Short, so that a delivery behind a partition ends within a trial. */
+const connectTimeoutMs = 1_000;
+
+export function directWay(databaseUrl: string): Way {
+  return {
+    name: 'direct',
+    open: () => openRoad(databaseUrl),
+    close: () => Promise.resolve(),
+  };
+}
+
+async function openRoad(url: string): Promise<Road> {
+  const proxy = await startProxy({ targetPort: Number(new URL(url).port) });
+  const target: Target = { url: proxy.url(url), driver: 'pg', connectTimeoutMs };
+  return { target, proxy, relay: undefined, close: () => proxy.stop() };
+}
+
+export function neonWay(databaseUrl: string): Way {
+  return {
+    name: 'neon',
+    async open() {
+      const direct = await openRoad(databaseUrl);
+      const relay = await startRelay({ allow: [new URL(direct.target.url).host] });
+      const target: Target = { ...direct.target, driver: 'neon', relay: relay.wsProxy };
+      const close = async () => {
+        await relay.stop();
+        await direct.close();
+      };
+      return { target, proxy: direct.proxy, relay, close };
+    },
+    close: () => Promise.resolve(),
+  };
+}
+
+const pgbouncer = '/usr/sbin/pgbouncer';
+const poolSize = 2;
+export const lanesAtMost = 8;
+
+export async function hasPgbouncer(): Promise<boolean> {
+  return access(pgbouncer).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** PgBouncer in transaction mode, with a pool of two sessions a lane. */
+export async function pgbouncerWay(databaseUrl: string, folder: string): Promise<Way> {
+  const port = await freePort();
+  const config = path.join(folder, `pgbouncer-${port}.ini`);
+  await writeFile(config, configuration(databaseUrl, port), { mode: 0o600 });
+  const bouncer = await launch(config);
+  await untilItListens(port);
+  return {
+    name: 'pgbouncer',
+    open: (lane) => openRoad(`postgres://any:any@127.0.0.1:${port}/lane_${lane}`),
+    async close() {
+      const ended = once(bouncer, 'exit');
+      bouncer.kill('SIGKILL');
+      await ended;
+    },
+  };
+}
+
+function configuration(databaseUrl: string, port: number): string {
+  const { hostname, port: serverPort, pathname, username, password } = new URL(databaseUrl);
+  const server = `host=${hostname} port=${serverPort} dbname=${pathname.slice(1)} user=${username} password=${password}`;
+  const lanes = Array.from({ length: lanesAtMost }, (_, lane) => `lane_${lane} = ${server}`);
+  return [
+    '[databases]',
+    ...lanes,
+    '[pgbouncer]',
+    'listen_addr = 127.0.0.1',
+    `listen_port = ${port}`,
+    'unix_socket_dir =',
+    'auth_type = any',
+    'pool_mode = transaction',
+    `default_pool_size = ${poolSize}`,
+    // After a restart of the server it would turn clients away for 15 s.
+    'server_login_retry = 1',
+    '',
+  ].join('\n');
+}
+
+/** It refuses to run as root. */
+async function launch(config: string): Promise<ChildProcess> {
+  const root = process.getuid?.() === 0;
+  const nobody = 65_534;
+  if (root) await chown(config, nobody, nobody);
+  const bouncer = spawn(pgbouncer, ['-q', config], {
+    stdio: 'ignore',
+    ...(root ? { uid: nobody, gid: nobody } : {}),
+  });
+  const end = () => bouncer.kill('SIGKILL');
+  process.once('exit', end);
+  bouncer.once('exit', () => process.off('exit', end));
+  return bouncer;
+}
+
+async function untilItListens(port: number): Promise<void> {
+  for (let tries = 0; tries < 200; tries++) {
+    const socket = connect({ host: '127.0.0.1', port });
+    const reached = await once(socket, 'connect').then(
+      () => true,
+      () => false,
+    );
+    socket.destroy();
+    if (reached) return;
+    await delay(25);
+  }
+  throw new Error(`PgBouncer does not listen on port ${port}`);
+}
