@@ -270,6 +270,37 @@ describe('fenced()', () => {
   });
 });
 
+it('a holder that has lost its lock without knowing can commit nothing fenced', async () => {
+  await throughProxy(async (proxy, url) => {
+    const seen: unknown[] = [];
+    const task = job(
+      async ({ fence, fenced }) => {
+        if (fence > 1n) return;
+        // Its own connection is cut off silently and ended by the server: for some seconds it believes that it holds on.
+        proxy.partition({ newConnections: 'accept' });
+        await db.query(`SELECT pg_terminate_backend(backend_pid) FROM cronce.run WHERE job = $1`, [
+          task.name,
+        ]);
+        await freeAt(task.name);
+        const next = await coordinate(deliveryFor(task, one), 60_000, coordinatorOn(db.url));
+        seen.push(next.status);
+        await fenced((own) => own.query(`INSERT INTO app.page_view VALUES (now(), 'unknowing', 'x')`)).catch(
+          (error: unknown) => seen.push(error),
+        );
+      },
+      { leaseMs: 15_000 },
+    );
+    expect(await coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(url))).toMatchObject({
+      status: 'lost',
+    });
+    expect(seen).toMatchObject([
+      'succeeded',
+      { name: 'Stop', reason: 'lock_lost', message: expect.stringContaining('fence 1') as string },
+    ]);
+    expect(await db.query(`SELECT 1 FROM app.page_view WHERE path = 'unknowing'`)).toEqual([]);
+  });
+});
+
 it('check() throws at once when the process was away for longer than the lease, before any timer or socket has spoken', async () => {
   const seen: unknown[] = [];
   const task = job(async ({ check }) => {

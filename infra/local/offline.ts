@@ -12,7 +12,7 @@ import { fileURLToPath } from 'node:url';
 import { transform } from 'esbuild';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const readyWithinMs = 60_000;
+const readyWithinMs = 45_000;
 const stopWithinMs = 4_000;
 const pollMs = 50;
 
@@ -24,6 +24,8 @@ export interface OfflineOptions {
   readonly logFile: string;
   /** What serverless.yml passes on to the functions is taken from this. */
   readonly environment: NodeJS.ProcessEnv;
+  /** Gives up waiting for it. */
+  readonly signal?: AbortSignal | undefined;
 }
 
 export interface Offline {
@@ -45,10 +47,12 @@ export async function startOffline(options: OfflineOptions): Promise<Offline> {
   child.once('error', () => over.abort());
   const offline = { ended: over.signal, stop: async () => end(child, over.signal) };
   try {
-    await untilListening([options.httpPort, options.lambdaPort], over.signal);
+    const giveUp = () => over.signal.aborted || options.signal?.aborted === true;
+    await untilListening([options.httpPort, options.lambdaPort], giveUp);
     return offline;
   } catch (cause) {
     await offline.stop();
+    options.signal?.throwIfAborted();
     const said = await lastWords(options.logFile);
     throw new OfflineError(`serverless-offline did not start${said}; see ${options.logFile}`, { cause });
   }
@@ -77,14 +81,14 @@ async function sandboxes(): Promise<string> {
   return `data:text/javascript;base64,${Buffer.from(code).toString('base64')}`;
 }
 
-async function untilListening(ports: readonly number[], ended: AbortSignal): Promise<void> {
-  const deadline = AbortSignal.any([ended, AbortSignal.timeout(readyWithinMs)]);
-  for (;;) {
-    deadline.throwIfAborted();
+async function untilListening(ports: readonly number[], giveUp: () => boolean): Promise<void> {
+  const deadline = performance.now() + readyWithinMs;
+  while (!giveUp() && performance.now() < deadline) {
     const open = await Promise.all(ports.map(async (port) => isListening(port)));
     if (open.every(Boolean)) return;
     await sleep(pollMs);
   }
+  throw new Error('not listening');
 }
 
 export async function isListening(port: number, host = '127.0.0.1'): Promise<boolean> {

@@ -88,5 +88,5 @@ if (isMainThread) {
   workerThreads.Worker = Sandbox;
   syncBuiltinESMExports();
   process.on('unhandledRejection', (reason) => console.error('An invocation failed:', reason));
-  process.stdin.on('close', () => process.exit()).resume();
+  process.stdin.on('close', () => process.exit()).resume().unref();
 }

@@ -12,7 +12,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { DriverName } from '../../src/postgres/driver.ts';
 import { typed } from '../../src/postgres/errors.ts';
-import { readSettings, SettingsError } from '../../src/settings.ts';
+import { Session } from '../../src/postgres/session.ts';
+import { readSettings, SettingsError, type Settings } from '../../src/settings.ts';
 import { build, BuildError } from '../build.ts';
 import { migrate, MigrationError } from '../migrate.ts';
 import { invoke, isListening, OfflineError, startOffline, type Answer, type InvocationType } from './offline.ts';
@@ -83,12 +84,15 @@ export async function deliver(
 }
 
 async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
-  const { folder, httpPort, lambdaPort } = options;
+  const { folder, httpPort, lambdaPort, environment } = options;
+  const givenUrl = environment['DATABASE_URL'] || undefined;
+  await parts.start('settings', async () => settingsWith(givenUrl ?? 'postgres://made-below', options));
   await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
   await parts.start('folder', async () => mkdir(folder, { recursive: true }));
   const tokens = await parts.start('tokens', async () => keptTokens(folder));
   await parts.start('build', build);
-  const databaseUrl = options.environment['DATABASE_URL'] || (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
+  const databaseUrl = givenUrl ?? (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
+  await parts.start('database', async () => demandDatabase(databaseUrl));
   const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
   await parts.start('migrations', async () => migrate(databaseUrl, { examples: true }));
   const offline = await parts.start('serverless-offline', async () =>
@@ -98,6 +102,7 @@ async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
       stage,
       logFile: join(folder, 'offline.log'),
       environment: handlersEnvironment(options, { databaseUrl, driver, relay, tokens }),
+      signal: options.signal,
     }),
   );
   parts.stopLater(async () => offline.stop());
@@ -118,6 +123,7 @@ class Parts {
   async start<T>(part: string, begin: () => Promise<T>): Promise<T> {
     this.#signal?.throwIfAborted();
     return begin().catch((cause: unknown) => {
+      this.#signal?.throwIfAborted();
       throw new LocalError(`${part}: ${oneLine(cause)}`, { cause });
     });
   }
@@ -185,21 +191,32 @@ async function ownDatabase(folder: string, parts: Parts): Promise<string> {
   return server.url;
 }
 
+/** @throws {PostgresError} that says why not, and what to do */
+async function demandDatabase(url: string): Promise<void> {
+  const session = await Session.open({ url, driver: 'pg', connectTimeoutMs: 10_000 });
+  await session.close();
+}
+
 interface Way {
   readonly driver: DriverName;
   readonly relay: string | undefined;
 }
 
 /** The Neon driver speaks WebSocket; before a server that does not, it takes a relay. */
-async function reachable(databaseUrl: string, { driver, environment }: LocalOptions, parts: Parts): Promise<Way> {
-  const wanted = driver === undefined ? {} : { CRONCE_DRIVER: driver };
-  const { target } = readSettings({ ...environment, ...wanted, DATABASE_URL: databaseUrl });
+async function reachable(databaseUrl: string, options: LocalOptions, parts: Parts): Promise<Way> {
+  const { target } = settingsWith(databaseUrl, options);
   const { hostname, port } = new URL(databaseUrl);
   if (target.driver !== 'neon' || target.relay !== undefined || hostname.endsWith('.neon.tech'))
     return { driver: target.driver, relay: target.relay };
   const relay = await startRelay({ allow: [`${hostname}:${port || '5432'}`] });
   parts.stopLater(async () => relay.stop());
   return { driver: 'neon', relay: relay.wsProxy };
+}
+
+/** @throws {SettingsError} */
+function settingsWith(databaseUrl: string, { driver, environment }: LocalOptions): Settings {
+  const wanted = driver === undefined ? {} : { CRONCE_DRIVER: driver };
+  return readSettings({ ...environment, ...wanted, DATABASE_URL: databaseUrl });
 }
 
 // --- handlers -----------------------------------------------------------------------------------

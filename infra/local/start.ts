@@ -1,4 +1,5 @@
 /** `npm start`: the whole coordinator on this machine, until Ctrl-C. */
+import { once } from 'node:events';
 import { parseArgs } from 'node:util';
 import { registry } from '../../src/jobs/index.ts';
 import type { RunRecord } from '../../src/run.ts';
@@ -13,7 +14,7 @@ async function main(): Promise<void> {
   const local = await startLocal({ ...optionsFrom(process.argv.slice(2), process.env), signal: stopping });
   try {
     greet(local);
-    await runUntil(AbortSignal.any([stopping, local.ended]), local);
+    await runUntil([stopping, local.ended], local);
   } finally {
     await local.stop();
   }
@@ -68,7 +69,7 @@ function firstJob(): string {
   return [...registry.keys()][0] ?? 'my-job';
 }
 
-async function runUntil(over: AbortSignal, local: Local): Promise<void> {
+async function runUntil(over: readonly AbortSignal[], local: Local): Promise<void> {
   const ended = new AbortController();
   const shown = show(outcomes(local.databaseUrl, ended.signal));
   const clock = startClock({
@@ -88,11 +89,9 @@ async function show(runs: AsyncIterable<RunRecord>): Promise<void> {
   for await (const run of runs) console.log(outcomeLine(run, { colour, jobWidth }));
 }
 
-async function aborted(signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return;
-  await new Promise<void>((resolve) => {
-    signal.addEventListener('abort', () => resolve(), { once: true });
-  });
+async function aborted(signals: readonly AbortSignal[]): Promise<void> {
+  if (signals.some((signal) => signal.aborted)) return;
+  await Promise.race(signals.map(async (signal) => once(signal, 'abort')));
 }
 
 main().catch((error: unknown) => {

@@ -61,10 +61,11 @@ export function tooLarge(): Problem {
   );
 }
 
-/** An array would pass for an object without any members. */
+/** To `strictObject` alone an array passes for an object without members. */
 const bodyShape = v.pipe(
-  v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) }),
+  v.unknown(),
   v.check((body) => !Array.isArray(body)),
+  v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) }),
 );
 
 async function readBody(request: HonoRequest): Promise<{ params?: Json; slot?: string }> {

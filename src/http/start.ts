@@ -28,7 +28,7 @@ export async function start(
   const { job, slot } = request.cronce;
   const endsAt = performance.now() + waitMs;
   const look = async <T>(use: (session: Session) => Promise<T>) =>
-    lend(parts.openSession, waitMs + connectingMs, use).catch((error: unknown) => {
+    lend(parts.openSession, lookLimitMs(endsAt), use).catch((error: unknown) => {
       parts.logger.warn('could not look for the outcome', { error });
       return undefined;
     });
@@ -56,7 +56,10 @@ async function handOver({ startRun, logger }: Starting, request: RunRequest): Pr
   logger.info('run requested', { request: logged });
 }
 
-const connectingMs = 2_000;
+/** What is left of the waiting, and somewhat more, for a session that is slow to come. */
+function lookLimitMs(endsAt: number): number {
+  return Math.max(0, Math.round(endsAt - performance.now())) + 2_000;
+}
 
 /** An event may be delivered twice: while one run of it goes on, the skip of the other is not the answer. */
 async function outcomeSince(

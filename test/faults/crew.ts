@@ -53,7 +53,7 @@ export class Delivery {
   /** The first event of these kinds, also of those that have been. Rejects if the worker dies without it. */
   async first<K extends Kind>(...kinds: readonly K[]): Promise<EventOf<K>> {
     const wanted: readonly Kind[] = kinds;
-    return (await this.#await(kinds.join(' or '), ({ kind }) => wanted.includes(kind))) as EventOf<K>;
+    return (await this.firstWhere(({ kind }) => wanted.includes(kind), kinds.join(' or '))) as EventOf<K>;
   }
 
   /** Whether all is over: the path and, where it began, the work. */
@@ -78,7 +78,7 @@ export class Delivery {
     return this.events.some(({ kind }) => kinds.includes(kind));
   }
 
-  async #await(what: string, matches: (event: WorkerEvent) => boolean): Promise<WorkerEvent> {
+  async firstWhere(matches: (event: WorkerEvent) => boolean, what = 'event'): Promise<WorkerEvent> {
     const past = this.events.find(matches);
     if (past) return past;
     if (this.#died) throw new Error(`the worker died before its ${what}`);
@@ -106,10 +106,14 @@ export class Worker {
   readonly #deliveries = new Map<number, Delivery>();
   readonly #onEvent: (event: WorkerEvent) => void;
   readonly #gone: Promise<unknown>;
+  /** Once it can take orders. */
+  readonly ready: Promise<void>;
+  #nowReady: () => void = () => undefined;
   #orders = 0;
 
   constructor(bundle: string, outsideUrl: string, onEvent: (event: WorkerEvent) => void) {
     this.#onEvent = onEvent;
+    this.ready = new Promise((resolve) => (this.#nowReady = resolve));
     this.#process = fork(bundle, [], {
       execArgv: [],
       env: { ...process.env, FAULTS_OUTSIDE_URL: outsideUrl },
@@ -159,6 +163,7 @@ export class Worker {
   }
 
   #hear(event: WorkerEvent): void {
+    if (event.kind === 'ready') this.#nowReady();
     this.#onEvent(event);
     this.#deliveries.get(event.order)?.hear(event);
   }
@@ -186,11 +191,13 @@ export class Crew {
     process.once('exit', this.#onExit);
   }
 
-  hire(): Worker {
+  /** One that is ready, so that its start does not count as part of what is measured. */
+  async hire(): Promise<Worker> {
     const free = this.#idle.pop();
     if (free) return free;
     const worker = new Worker(this.#bundle, this.#outsideUrl, (event) => this.#hear(event));
     this.#all.add(worker);
+    await within(patienceMs, 'worker', worker.ready);
     return worker;
   }
 

@@ -68,16 +68,24 @@ export async function playRow(
 
 async function play(trial: Trial, body: (trial: Trial) => Promise<void>): Promise<Trial> {
   try {
-    await within(trialLimitMs, 'end of the trial', body(trial));
+    await within(trialLimitMs, 'end of the trial', unlessUndone(trial, body));
     await trial.settle();
     await trial.audit();
   } catch (error) {
-    if (error instanceof Undone) trial.undone = error.message;
-    else trial.violate(error instanceof Error ? error.message : String(error));
+    trial.violate(error instanceof Error ? error.message : String(error));
   } finally {
     await trial.close();
   }
   return trial;
+}
+
+async function unlessUndone(trial: Trial, body: (trial: Trial) => Promise<void>): Promise<void> {
+  try {
+    await body(trial);
+  } catch (error) {
+    if (!(error instanceof Undone)) throw error;
+    trial.undone = error.message;
+  }
 }
 
 function merged(all: readonly Readonly<Record<string, readonly number[]>>[]): Record<string, number[]> {
@@ -133,8 +141,8 @@ export class Trial {
     return road;
   }
 
-  hire(): Worker {
-    const worker = this.field.crew.hire();
+  async hire(): Promise<Worker> {
+    const worker = await this.field.crew.hire();
     this.#workers.push(worker);
     return worker;
   }
@@ -148,13 +156,21 @@ export class Trial {
     return { job: name, lock: name, slot, target: road.target, leaseMs, timeoutMs, waitMs: 0, work };
   }
 
-  /** A first delivery, by a worker and on a road of its own, which are then there to be broken. */
-  async begin(work: readonly Step[], timeoutMs?: number): Promise<Victim> {
+  /** A worker and a road of its own, there to be broken. */
+  async prepare(): Promise<Prepared> {
     await this.field.db.query('INSERT INTO faults.counter VALUES ($1, 0) ON CONFLICT DO NOTHING', [this.name]);
-    const road = await this.road();
-    const worker = this.hire();
-    const slot = this.newSlot();
-    return { road, worker, slot, delivery: worker.deliver(this.order(road, slot, work, timeoutMs)) };
+    // The next delivery's worker stands by, so that its start is no part of any recovery.
+    this.#clear ??= { road: await this.road(), worker: await this.hire() };
+    return { road: await this.road(), worker: await this.hire(), slot: this.newSlot() };
+  }
+
+  deliver({ road, worker, slot }: Prepared, work: readonly Step[], timeoutMs?: number): Delivery {
+    return worker.deliver(this.order(road, slot, work, timeoutMs));
+  }
+
+  async begin(work: readonly Step[], timeoutMs?: number): Promise<Victim> {
+    const prepared = await this.prepare();
+    return { ...prepared, delivery: this.deliver(prepared, work, timeoutMs) };
   }
 
   /**
@@ -177,7 +193,7 @@ export class Trial {
   }
 
   async deliverClear(slot: string, work: readonly Step[]): Promise<Delivery> {
-    this.#clear ??= { road: await this.road(), worker: this.hire() };
+    this.#clear ??= { road: await this.road(), worker: await this.hire() };
     const { road, worker } = this.#clear;
     return worker.deliver(this.order(road, slot, work));
   }
@@ -231,9 +247,13 @@ export class Trial {
   }
 }
 
-export interface Victim {
+/** A holder that is about to be broken, with what it needs. */
+export interface Prepared {
   readonly road: Road;
   readonly worker: Worker;
   readonly slot: string;
+}
+
+export interface Victim extends Prepared {
   readonly delivery: Delivery;
 }
