@@ -24,6 +24,14 @@ TABLE cronce.migration
   breaking boolean NOT NULL DEFAULT true
   applied_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
 
+TABLE cronce.pause
+  job text NOT NULL
+  paused_at timestamp with time zone NOT NULL
+  paused_by text NOT NULL
+  reason text
+  resumed_at timestamp with time zone
+  resumed_by text
+
 TABLE cronce.run
   id uuid NOT NULL
   job text NOT NULL
@@ -59,12 +67,22 @@ TABLE cronce.run
   published_to text[] NOT NULL DEFAULT '{}'::text[]
   publish_attempts integer NOT NULL DEFAULT 0
   publish_after timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+
+TABLE cronce.schedule
+  job text NOT NULL
+  expression text NOT NULL
+  time_zone text NOT NULL
+  known_since timestamp with time zone NOT NULL
+  accounted_until timestamp with time zone NOT NULL
 CONSTRAINT example_migration.example_migration_pkey PRIMARY KEY (version)
 CONSTRAINT job.job_pause_is_whole CHECK (((paused_at IS NULL) = (paused_by IS NULL)))
 CONSTRAINT job.job_pkey PRIMARY KEY (name)
 CONSTRAINT lock.lock_fence_counts_from_one CHECK ((fence >= 1))
 CONSTRAINT lock.lock_pkey PRIMARY KEY (key)
 CONSTRAINT migration.migration_pkey PRIMARY KEY (version)
+CONSTRAINT pause.pause_ends_after_it_began CHECK ((resumed_at >= paused_at))
+CONSTRAINT pause.pause_ends_whole CHECK (((resumed_at IS NULL) = (resumed_by IS NULL)))
+CONSTRAINT pause.pause_pkey PRIMARY KEY (job, paused_at)
 CONSTRAINT run.run_after_lost_known CHECK ((after_lost = ANY (ARRAY['rerun'::text, 'hold'::text])))
 CONSTRAINT run.run_over_has_an_end CHECK (((status = 'running'::text) = (finished_at IS NULL)))
 CONSTRAINT run.run_pkey PRIMARY KEY (id)
@@ -73,10 +91,15 @@ CONSTRAINT run.run_skip_reason_known CHECK ((skip_reason = ANY (ARRAY['held'::te
 CONSTRAINT run.run_skipped_with_a_reason CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL)))
 CONSTRAINT run.run_started_under_a_fence CHECK ((((status = ANY (ARRAY['skipped'::text, 'missed'::text])) = (fence IS NULL)) AND ((fence IS NULL) = (attempt IS NULL))))
 CONSTRAINT run.run_status_known CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'timed_out'::text, 'lost'::text, 'cancelled'::text, 'skipped'::text, 'missed'::text])))
+CONSTRAINT schedule.schedule_accounted_since_known CHECK ((accounted_until >= known_since))
+CONSTRAINT schedule.schedule_pkey PRIMARY KEY (job, expression, time_zone)
 CREATE UNIQUE INDEX example_migration_pkey ON cronce.example_migration USING btree (version)
 CREATE UNIQUE INDEX job_pkey ON cronce.job USING btree (name)
 CREATE UNIQUE INDEX lock_pkey ON cronce.lock USING btree (key)
 CREATE UNIQUE INDEX migration_pkey ON cronce.migration USING btree (version)
+CREATE UNIQUE INDEX pause_one_open ON cronce.pause USING btree (job) WHERE (resumed_at IS NULL)
+CREATE UNIQUE INDEX pause_pkey ON cronce.pause USING btree (job, paused_at)
+CREATE INDEX run_by_due_time ON cronce.run USING btree (job, scheduled_for)
 CREATE INDEX run_by_job ON cronce.run USING btree (job, id DESC)
 CREATE INDEX run_by_slot ON cronce.run USING btree (job, slot)
 CREATE INDEX run_old ON cronce.run USING btree (finished_at) WHERE (finished_at IS NOT NULL)
@@ -84,7 +107,46 @@ CREATE UNIQUE INDEX run_one_success_per_slot ON cronce.run USING btree (job, slo
 CREATE UNIQUE INDEX run_pkey ON cronce.run USING btree (id)
 CREATE INDEX run_unfinished_by_guard ON cronce.run USING btree (guard_key) WHERE ((status = 'running'::text) AND (guard_key IS NOT NULL))
 CREATE INDEX run_unfinished_by_lock ON cronce.run USING btree (lock_key) WHERE (status = 'running'::text)
+CREATE INDEX run_unfinished_slots ON cronce.run USING btree (finished_at) WHERE (final = false)
 CREATE INDEX run_unpublished ON cronce.run USING btree (publish_after) WHERE ((published_at IS NULL) AND (finished_at IS NOT NULL))
+CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (job, expression, time_zone)
+
+CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone)
+ RETURNS jsonb
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+RETURN (SELECT COALESCE(jsonb_agg(cronce.record(ROW(a.id, a.job, a.slot, a.scheduled_for, a.slot_guessed, a.trigger, a.delivery_id, a.requested_by, a.status, a.skip_reason, a.blocked_by, a.lock_name, a.lock_key, a.guard_key, a.fence, a.backend_pid, a.attempt, a.max_attempts, a.after_lost, a.final, a.lease_ms, a.params, a.output, a.error, a.received_at, a.claimed_at, a.started_at, a.finished_at, a.cancel_requested_at, a.cancel_requested_by, a.published_at, a.published_to, a.publish_attempts, a.publish_after)) ORDER BY a.scheduled_for, a.id), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.status = ANY (ARRAY['lost'::text, 'failed'::text, 'timed_out'::text])) AND (r.final = false) AND (r.finished_at < (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))) AND (NOT (EXISTS (SELECT FROM cronce.run l WHERE ((l.job = r.job) AND (l.slot = r.slot) AND (l.id > r.id) AND ((l.skip_reason IS DISTINCT FROM 'held'::text) OR (l.received_at > (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))))))))) ORDER BY r.scheduled_for, r.id LIMIT abandoned.most) a)
+
+
+CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  at   timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
+  made cronce.run[];
+BEGIN
+  WITH slots AS (
+    SELECT g.slot, g."scheduledFor" AS due, EXISTS (
+        SELECT FROM cronce.pause z WHERE z.job = p ->> 'job' AND g."scheduledFor" >= z.paused_at
+          AND (z.resumed_at IS NULL OR g."scheduledFor" < z.resumed_at)) AS paused
+    FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text, "scheduledFor" timestamptz)),
+  ids AS (SELECT g.id, g.slot FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text)),
+  inserted AS (
+    INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at,
+        finished_at, published_at)
+      SELECT i.id, p ->> 'job', s.slot, s.due, 'sweep', CASE WHEN s.paused THEN 'skipped' ELSE 'missed' END,
+        CASE WHEN s.paused THEN 'paused' END, p ->> 'lockName', at, at,
+        CASE WHEN (p ->> 'published')::boolean THEN clock_timestamp() END
+      FROM slots s JOIN ids i USING (slot)
+      RETURNING *)
+  SELECT coalesce(array_agg(x ORDER BY x.scheduled_for), '{}') INTO made FROM inserted x;
+  UPDATE cronce.schedule s SET accounted_until = greatest(s.accounted_until, (p ->> 'until')::timestamptz)
+    WHERE s.job = p ->> 'job' AND s.expression = p ->> 'expression' AND s.time_zone = p ->> 'timeZone';
+  RETURN (SELECT coalesce(jsonb_agg(cronce.record(r)), '[]') FROM unnest(made) r);
+END $function$
+
 
 CREATE OR REPLACE FUNCTION cronce.claim(p jsonb)
  RETURNS jsonb
@@ -310,6 +372,26 @@ CREATE OR REPLACE FUNCTION cronce.is_starting(key bigint, guard bigint, self uui
 RETURN (EXISTS (SELECT FROM cronce.run r WHERE ((r.status = 'running'::text) AND ((r.lock_key = is_starting.key) OR (r.guard_key = is_starting.guard)) AND (r.id <> is_starting.self) AND (r.claimed_at > (clock_timestamp() - make_interval(secs => (((is_starting.gap_ms)::numeric / 1000.0))::double precision))) AND cronce.is_backend(r.backend_pid))))
 
 
+CREATE OR REPLACE FUNCTION cronce.know_schedules(given jsonb, at timestamp with time zone)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  DELETE FROM cronce.schedule s WHERE NOT EXISTS (
+    SELECT FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
+    WHERE g.job = s.job AND g.expression = s.expression AND g."timeZone" = s.time_zone);
+  INSERT INTO cronce.schedule (job, expression, time_zone, known_since, accounted_until)
+    SELECT g.job, g.expression, g."timeZone", at, at
+    FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
+    ON CONFLICT DO NOTHING;
+  INSERT INTO cronce.job (name, first_seen_at)
+    SELECT DISTINCT g.job, at FROM jsonb_to_recordset(given) g (job text) ON CONFLICT DO NOTHING;
+  RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('job', s.job, 'expression', s.expression, 'timeZone', s.time_zone,
+      'knownSince', s.known_since, 'accountedUntil', s.accounted_until)), '[]') FROM cronce.schedule s);
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.lock_key(namespace text, name text)
  RETURNS bigint
  LANGUAGE sql
@@ -349,6 +431,47 @@ BEGIN
       AND up > make_interval(secs => c.lease_ms / 1000.0)
     ORDER BY c.claimed_at LIMIT most) r;
   RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r WHERE NOT cronce.holds(r.backend_pid, r.lock_key);
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.pause_job(name text, by text, reason text, at timestamp with time zone)
+ RETURNS cronce.job
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  made cronce.job;
+BEGIN
+  INSERT INTO cronce.job (name, first_seen_at) VALUES (pause_job.name, coalesce(at, clock_timestamp())) ON CONFLICT DO NOTHING;
+  UPDATE cronce.job j SET paused_at = coalesce(at, clock_timestamp()), paused_by = by, pause_reason = reason
+    WHERE j.name = pause_job.name AND j.paused_at IS NULL RETURNING j.* INTO made;
+  IF FOUND THEN
+    INSERT INTO cronce.pause (job, paused_at, paused_by, reason) VALUES (made.name, made.paused_at, by, pause_job.reason);
+  ELSE
+    SELECT * INTO made FROM cronce.job j WHERE j.name = pause_job.name;
+  END IF;
+  RETURN made;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  gone integer;
+BEGIN
+  WITH kept AS (
+    SELECT max(r.id::text)::uuid AS id FROM cronce.run r
+      WHERE r.status IN ('succeeded', 'failed', 'timed_out', 'lost') GROUP BY r.job, r.status = 'succeeded')
+  DELETE FROM cronce.run WHERE id IN (
+    SELECT r.id FROM cronce.run r
+    WHERE r.finished_at < before AND r.id NOT IN (SELECT k.id FROM kept k)
+      AND NOT EXISTS (SELECT FROM cronce.lock l WHERE l.run_id = r.id)
+    ORDER BY r.finished_at LIMIT most);
+  GET DIAGNOSTICS gone = ROW_COUNT;
+  RETURN gone;
 END $function$
 
 
@@ -459,6 +582,22 @@ CREATE OR REPLACE FUNCTION cronce.rest_after_restart(key bigint)
 RETURN COALESCE((SELECT (ceil(GREATEST((0)::numeric, (EXTRACT(epoch FROM ((s.started_at + make_interval(secs => (((r.lease_ms)::numeric / 1000.0))::double precision)) - clock_timestamp())) * (1000)::numeric))))::integer AS ceil FROM (cronce.lock l JOIN cronce.run r ON ((r.id = l.run_id))), cronce.server_started_at() s(started_at) WHERE ((l.key = rest_after_restart.key) AND (r.status = ANY (ARRAY['running'::text, 'lost'::text, 'cancelled'::text])) AND (r.claimed_at < s.started_at))), 0)
 
 
+CREATE OR REPLACE FUNCTION cronce.resume_job(name text, by text, at timestamp with time zone)
+ RETURNS cronce.job
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  made cronce.job;
+BEGIN
+  UPDATE cronce.pause p SET resumed_at = greatest(p.paused_at, coalesce(at, clock_timestamp())), resumed_by = by
+    WHERE p.job = resume_job.name AND p.resumed_at IS NULL;
+  UPDATE cronce.job j SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE j.name = resume_job.name;
+  SELECT * INTO made FROM cronce.job j WHERE j.name = resume_job.name;
+  RETURN made;
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.server_started_at()
  RETURNS timestamp with time zone
  LANGUAGE sql
@@ -549,6 +688,21 @@ BEGIN ATOMIC
 END
 
 
+CREATE OR REPLACE FUNCTION cronce.settle_orphans(gap_ms integer, most integer, at timestamp with time zone, published boolean)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  ids    uuid[];
+  fences bigint[];
+BEGIN
+  SELECT array_agg(o.id), array_agg(o.fence) INTO ids, fences FROM cronce.orphans(gap_ms, most) o;
+  RETURN (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM cronce.settle_dead(
+    ids, fences, coalesce(at, clock_timestamp()), published, 'its backend no longer holds its lock') s);
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.stands(self uuid)
  RETURNS boolean
  LANGUAGE sql
@@ -581,6 +735,13 @@ CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid, most integer)
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
 RETURN (SELECT COALESCE(jsonb_agg(jsonb_build_object('run', cronce.record(ROW(due.id, due.job, due.slot, due.scheduled_for, due.slot_guessed, due.trigger, due.delivery_id, due.requested_by, due.status, due.skip_reason, due.blocked_by, due.lock_name, due.lock_key, due.guard_key, due.fence, due.backend_pid, due.attempt, due.max_attempts, due.after_lost, due.final, due.lease_ms, due.params, due.output, due.error, due.received_at, due.claimed_at, due.started_at, due.finished_at, due.cancel_requested_at, due.cancel_requested_by, due.published_at, due.published_to, due.publish_attempts, due.publish_after)), 'sentTo', due.published_to)), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.published_at IS NULL) AND (r.finished_at IS NOT NULL) AND ((r.id = take_unpublished.own) OR (r.publish_after <= clock_timestamp()))) ORDER BY (r.id = take_unpublished.own) DESC NULLS LAST, r.publish_after LIMIT take_unpublished.most FOR UPDATE OF r SKIP LOCKED) due)
+
+
+CREATE OR REPLACE FUNCTION cronce.undelivered(job text, due timestamp with time zone[], tolerance_ms bigint)
+ RETURNS timestamp with time zone[]
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+RETURN ARRAY(SELECT d.d FROM unnest(undelivered.due) d(d) WHERE (NOT (EXISTS (SELECT FROM cronce.run r WHERE ((r.job = undelivered.job) AND (r.slot !~~ 'manual:%'::text) AND (r.scheduled_for >= (d.d - make_interval(secs => (((undelivered.tolerance_ms)::numeric / 1000.0))::double precision))) AND (r.scheduled_for <= (d.d + make_interval(secs => (((undelivered.tolerance_ms)::numeric / 1000.0))::double precision))))))) ORDER BY d.d)
 
 
 CREATE OR REPLACE FUNCTION cronce.wait_for_one(keys bigint[], guard bigint, self uuid, gap_ms integer, wait_ms integer)

@@ -6,7 +6,7 @@ import type { Delivery } from './trigger.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
-export const schemaVersion = 1;
+export const schemaVersion = 2;
 
 /**
  * The longest that a claim waits for the fence: a frozen `fenced` transaction of the predecessor may hold it

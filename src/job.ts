@@ -1,5 +1,5 @@
 import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
-import { parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
+import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
 import type { Json, Logger } from './run.ts';
 
 /**
@@ -55,12 +55,19 @@ export class PermanentError extends Error {
   override readonly name = 'PermanentError';
 }
 
-/** When a job is due. Rules by default; EventBridge Scheduler where `timeZone` is given. */
+/** When a job is due. An EventBridge rule by default; EventBridge Scheduler where any but `at` and `enabled` is given. */
 export interface ScheduleOptions {
   /** `cron(…)` or `rate(…)`, as AWS writes them. */
   readonly at: string;
   /** IANA name; UTC if absent. */
   readonly timeZone?: string;
+  /** Scheduler may spread the delivery over so many minutes after the slot, 1 to 1440. */
+  readonly flexibleMinutes?: number;
+  /** Not before, not after: ISO 8601. */
+  readonly start?: string;
+  readonly end?: string;
+  /** False: deployed, but not delivered. */
+  readonly enabled?: boolean;
 }
 
 export interface JobOptions {
@@ -94,6 +101,15 @@ export interface JobOptions {
   readonly afterLost?: 'rerun' | 'hold';
   /** A delivery that comes later than this after its slot is skipped as `too_late`, ms; default: never. */
   readonly startDeadlineMs?: number;
+  /**
+   * What becomes of due slots that nothing delivered, once the sweep has recorded them as `missed`: `skip` (default)
+   * leaves it at that, `one` runs the latest of them, `all` runs each, oldest first, `catchUpLimit` at most.
+   */
+  readonly catchUp?: 'skip' | 'one' | 'all';
+  /** 1 to 1000; default 10. */
+  readonly catchUpLimit?: number;
+  /** False: its schedules are deployed but not delivered, and nothing is missed. It can still be run by hand. */
+  readonly enabled?: boolean;
   readonly work: (context: WorkContext) => Promise<unknown>;
 }
 
@@ -102,6 +118,10 @@ export interface JobSchedule {
   readonly timeZone: string;
   /** Which service delivers it: a rule knows only UTC. */
   readonly via: 'rule' | 'scheduler';
+  readonly flexibleMinutes: number | null;
+  readonly start: Date | null;
+  readonly end: Date | null;
+  readonly enabled: boolean;
 }
 
 /** A job with every option decided. */
@@ -118,6 +138,9 @@ export interface Job {
   readonly retries: number;
   readonly afterLost: 'rerun' | 'hold';
   readonly startDeadlineMs: number | null;
+  readonly catchUp: 'skip' | 'one' | 'all';
+  readonly catchUpLimit: number;
+  readonly enabled: boolean;
   readonly work: (context: WorkContext) => Promise<unknown>;
 }
 
@@ -141,6 +164,9 @@ const known = new Set<string>([
   'retries',
   'afterLost',
   'startDeadlineMs',
+  'catchUp',
+  'catchUpLimit',
+  'enabled',
   'work',
 ] satisfies (keyof JobOptions)[]);
 
@@ -191,6 +217,9 @@ export function defineJob(options: JobOptions): Job {
       options.startDeadlineMs === undefined
         ? null
         : whole('startDeadlineMs', options.startDeadlineMs, 1_000, 7 * 86_400_000),
+    catchUp: oneOf('catchUp', options.catchUp ?? 'skip', ['skip', 'one', 'all']),
+    catchUpLimit: whole('catchUpLimit', options.catchUpLimit ?? 10, 1, 1_000),
+    enabled: options.enabled ?? true,
     work: options.work,
   };
 }
@@ -199,11 +228,9 @@ function schedulesOf(options: JobOptions, where: string): JobSchedule[] {
   const given = options.schedule ?? [];
   const list: readonly (string | ScheduleOptions)[] = isList(given) ? given : [given];
   return list.map((one) => {
-    const { at, timeZone } = typeof one === 'string' ? { at: one, timeZone: undefined } : one;
+    const { at, ...rest } = typeof one === 'string' ? { at: one } : one;
     try {
-      const schedule = parseSchedule(at);
-      if (timeZone !== undefined) checkZone(timeZone, where);
-      return { schedule, timeZone: timeZone ?? 'UTC', via: timeZone === undefined ? 'rule' : 'scheduler' };
+      return { schedule: parseSchedule(at), ...placed(rest, where) };
     } catch (error) {
       if (error instanceof ScheduleError)
         throw new JobError(`${where}: schedule: ${error.message}`, { cause: error });
@@ -212,19 +239,37 @@ function schedulesOf(options: JobOptions, where: string): JobSchedule[] {
   });
 }
 
-function isList(given: JobOptions['schedule'] & {}): given is readonly (string | ScheduleOptions)[] {
-  return Array.isArray(given);
+/** Where a schedule is kept: a rule knows neither zone nor window, start or end. */
+function placed(options: Omit<ScheduleOptions, 'at'>, where: string): Omit<JobSchedule, 'schedule'> {
+  const { timeZone, flexibleMinutes, start, end, enabled = true } = options;
+  if (timeZone !== undefined) checkTimeZone(timeZone);
+  if (
+    flexibleMinutes !== undefined &&
+    !(Number.isInteger(flexibleMinutes) && flexibleMinutes >= 1 && flexibleMinutes <= 1_440)
+  )
+    throw new JobError(
+      `${where}: flexibleMinutes is ${flexibleMinutes}; allowed: a whole number from 1 to 1440`,
+    );
+  const isRule = [timeZone, flexibleMinutes, start, end].every((option) => option === undefined);
+  return {
+    timeZone: timeZone ?? 'UTC',
+    via: isRule ? 'rule' : 'scheduler',
+    flexibleMinutes: flexibleMinutes ?? null,
+    start: timeOf('start', start, where),
+    end: timeOf('end', end, where),
+    enabled,
+  };
 }
 
-function checkZone(timeZone: string, where: string): void {
-  try {
-    new Intl.DateTimeFormat('en', { timeZone });
-  } catch (cause) {
-    throw new JobError(
-      `${where}: timeZone is ${show(timeZone)}; allowed: an IANA name such as Europe/Berlin`,
-      { cause },
-    );
-  }
+function timeOf(option: string, given: string | undefined, where: string): Date | null {
+  if (given === undefined) return null;
+  if (Number.isNaN(Date.parse(given)))
+    throw new JobError(`${where}: ${option} is ${show(given)}; allowed: a time in ISO 8601`);
+  return new Date(given);
+}
+
+function isList(given: JobOptions['schedule'] & {}): given is readonly (string | ScheduleOptions)[] {
+  return Array.isArray(given);
 }
 
 /** @throws {JobError} for an integer that is no signed 64-bit advisory lock key */
