@@ -10,6 +10,7 @@ export interface Settings {
   readonly ownJob: string | null;
   readonly eventBus: { readonly bus: string; readonly endpoint?: string } | null;
   readonly publishTimeoutMs: number;
+  readonly retentionMs: number;
   readonly http: {
     /** None at all: every route but /healthz refuses. */
     readonly readTokens: readonly string[];
@@ -64,6 +65,7 @@ const shape = v.strictObject({
   CRONCE_EVENT_BUS: v.optional(v.string()),
   CRONCE_EVENT_BUS_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
   CRONCE_PUBLISH_TIMEOUT_MS: v.optional(wholeNumber(100, 20_000)),
+  CRONCE_RETENTION_DAYS: v.optional(wholeNumber(2, 3_650)),
   CRONCE_READ_TOKENS: v.optional(list),
   CRONCE_RUN_TOKENS: v.optional(list),
   CRONCE_FUNCTION_PREFIX: v.optional(v.string()),
@@ -95,6 +97,7 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
             ...(env.CRONCE_EVENT_BUS_ENDPOINT ? { endpoint: env.CRONCE_EVENT_BUS_ENDPOINT } : {}),
           },
     publishTimeoutMs: env.CRONCE_PUBLISH_TIMEOUT_MS ?? 2_000,
+    retentionMs: (env.CRONCE_RETENTION_DAYS ?? 30) * 86_400_000,
     http: {
       readTokens: env.CRONCE_READ_TOKENS ?? [],
       runTokens: env.CRONCE_RUN_TOKENS ?? [],

@@ -135,10 +135,12 @@ export const partition: Row = (ground, trials, way) =>
     const { statementMs, victim } = await beginIdleOrMidStatement(trial);
     const begun = await victim.delivery.first('begun');
     await delay(trial.between(0, 400));
-    if (trial.random() < 0.75) victim.road.proxy.partition();
+    // Both ways, or only the server's answers.
+    const closing = trial.random() < 0.75 ? 'unheard' : 'heard';
+    if (closing === 'unheard') victim.road.proxy.partition();
     else victim.road.proxy.stall('toClient');
     const cutAt = Date.now();
-    await demandStoppedBeforeFree(trial, victim, statementMs + leaseMs + slackMs);
+    await demandStoppedBeforeFree(trial, victim, closing, statementMs + leaseMs + slackMs);
     const next = await trial.next(victim.slot, brief, leaseMs + slackMs);
     trial.time('recovery', (await next.first('begun')).at - cutAt);
     if (trial.random() < 0.5) await victim.road.proxy.heal();
@@ -156,15 +158,24 @@ async function beginIdleOrMidStatement(trial: Trial): Promise<{ statementMs: num
   return { statementMs, victim };
 }
 
-/** The one thing that a lock must give: who no longer has it has been told. The lead is by how much. */
-async function demandStoppedBeforeFree(trial: Trial, { delivery }: Victim, withinMs: number): Promise<void> {
+/**
+ * The one thing that a lock must give: who no longer has it has been told. The lead is by how much; there is none
+ * where the server hears of the holder's closing its connection, which it does as soon as it is told.
+ */
+async function demandStoppedBeforeFree(
+  trial: Trial,
+  { delivery }: Victim,
+  closing: 'heard' | 'unheard',
+  withinMs: number,
+): Promise<void> {
   const [stopped, { heldAt, freeAt }] = await Promise.all([delivery.first('stopped'), trial.free(withinMs)]);
-  const leadMs = freeAt - stopped.at;
   if (stopped.reason !== 'lock_lost') trial.violate(`the work was stopped for ${stopped.reason}`);
-  if (stopped.at < heldAt) trial.time('lead', leadMs);
+  const inTime = stopped.at <= (closing === 'heard' ? freeAt : heldAt);
+  if (inTime && closing === 'unheard') trial.time('lead', freeAt - stopped.at);
+  if (inTime) return;
   // A process that the machine did not let run is the row `block`.
-  else if (stopped.lagMs > leaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
-  else trial.violate(`the signal came ${Math.round(-leadMs)} ms after the lock was free`);
+  if (stopped.lagMs > leaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
+  trial.violate(`the signal came ${Math.round(stopped.at - freeAt)} ms after the lock was free`);
 }
 
 // ── Event loop blocked for longer than the lease ──────────────────────────────────────────────────────────────
@@ -362,7 +373,7 @@ export const relay: Row = (ground, trials) =>
     await delay(trial.between(0, 300));
     await fault.do(victim);
     const faultAt = Date.now();
-    if (fault.do === stalls) await demandStoppedBeforeFree(trial, victim, 1_000 + leaseMs + slackMs);
+    if (fault.do === stalls) await demandStoppedBeforeFree(trial, victim, 'heard', 1_000 + leaseMs + slackMs);
     else trial.time('notice', (await victim.delivery.first('stopped')).at - faultAt);
     const next = await trial.next(victim.slot, brief, 1_000 + leaseMs + slackMs);
     trial.time('recovery', (await next.first('begun')).at - faultAt);

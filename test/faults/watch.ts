@@ -8,6 +8,7 @@ const lookMs = 5;
 export interface Freed {
   /** When it was last seen held, by the server's clock; 0 if never. Until then it was certainly not free. */
   readonly heldAt: number;
+  /** When it was first seen free: it had come free by then. */
   readonly freeAt: number;
 }
 
@@ -18,7 +19,8 @@ interface Waiter {
 }
 
 interface Look extends Record<string, unknown> {
-  readonly at: number;
+  readonly before: number;
+  readonly after: number;
   readonly held: readonly string[];
 }
 
@@ -60,20 +62,21 @@ export class LockWatch {
     }
   }
 
-  #tell({ at, held }: Look): void {
+  #tell({ before, after, held }: Look): void {
     for (const waiter of this.#waiters)
-      if (held.includes(waiter.key)) waiter.heldAt = at;
-      else waiter.free({ heldAt: waiter.heldAt, freeAt: at });
+      if (held.includes(waiter.key)) waiter.heldAt = before;
+      else waiter.free({ heldAt: waiter.heldAt, freeAt: after });
     this.#waiters = this.#waiters.filter(({ key }) => held.includes(key));
   }
 
   async #ask(): Promise<Look> {
     this.#client ??= await this.#connect();
     const { rows } = await this.#client.query<Look>(
-      `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS at, ARRAY(
+      `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS before, ARRAY(
          SELECT ((classid::bigint << 32) | objid::bigint)::text FROM pg_locks
          WHERE locktype = 'advisory' AND granted AND objsubid = 1
-           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS held`,
+           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) AS held,
+         (extract(epoch FROM clock_timestamp()) * 1000)::float8 AS after`,
     );
     return rows[0] as Look;
   }

@@ -1,0 +1,27 @@
+import type { Context } from 'aws-lambda';
+import { invoker } from '../src/invoke.ts';
+import { defineJobs } from '../src/job.ts';
+import { registry } from '../src/jobs/index.ts';
+import { Session } from '../src/postgres/session.ts';
+import { readSettings } from '../src/settings.ts';
+import { sweepJob, sweepName } from '../src/sweep.ts';
+import { coordinatorOf, invoke, type Answer } from './shared/invocation.ts';
+
+/** The sweep, a job like any other, but that it knows all the others. */
+export async function handler(event: unknown, context: Context): Promise<Answer> {
+  const settings = readSettings();
+  const coordinator = coordinatorOf(settings);
+  const sweep = sweepJob({
+    registry,
+    deliver: invoker({
+      functionPrefix: settings.http.functionPrefix,
+      endpoint: settings.http.lambdaEndpoint,
+    }),
+    openSession: async () => Session.open(settings.target),
+    retentionMs: settings.retentionMs,
+    sinks: coordinator.sinks,
+    timeoutMs: coordinator.publishTimeoutMs,
+    logger: coordinator.logger,
+  });
+  return invoke(event, context, coordinator, { registry: defineJobs([sweep]), ownJob: sweepName });
+}
