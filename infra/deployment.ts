@@ -1,6 +1,7 @@
-import type { Job, JobSchedule, Registry } from '../src/job.ts';
-import { registry } from '../src/jobs/index.ts';
+import type { Job, JobSchedule } from '../src/job.ts';
 import { readSettings } from '../src/settings.ts';
+import { sweepName } from '../src/sweep.ts';
+import { deployedJobs } from './jobs.ts';
 
 /**
  * What is deployed, derived from the registry of jobs, so that code and deployment can't disagree: one Lambda
@@ -16,7 +17,7 @@ export interface DeploymentOptions {
   readonly stage: string;
   /** DATABASE_URL and CRONCE_* of it are passed on to the functions. */
   readonly environment: NodeJS.ProcessEnv;
-  readonly jobs?: Registry;
+  readonly jobs?: readonly Job[];
 }
 
 export interface Deployment {
@@ -62,31 +63,37 @@ const deadLetters = arnOf('DeadLetters');
  * @throws {DeploymentError} for a job whose name is taken
  * @throws {SettingsError} for a CRONCE_ variable that is none, or can't be
  */
-export function deploymentOf(options: DeploymentOptions): Deployment {
-  const jobs = [...(options.jobs ?? registry).values()];
-  const taken = jobs.find(({ name }) => name === 'http');
-  if (taken) throw new DeploymentError('a job is named "http", like the function of the HTTP API; rename the job');
-  const prefix = `${options.service}-${options.stage}-`;
-  const environment = passedOn(options.environment);
+export function deploymentOf({ service, stage, environment, jobs = deployedJobs }: DeploymentOptions): Deployment {
+  demandOwnNames(jobs);
+  const prefix = `${service}-${stage}-`;
+  const settings = passedOn(environment);
   return {
     functions: {
-      http: httpFunction(prefix, environment),
-      ...Object.fromEntries(jobs.map((job) => [job.name, jobFunction(job, prefix, environment)])),
+      http: httpFunction(prefix, settings),
+      ...Object.fromEntries(jobs.map((job) => [job.name, jobFunction(job, prefix, settings)])),
     },
     resources: {
       Resources: {
         ...Object.fromEntries(jobs.flatMap(schedulesOf)),
-        ...roles(prefix, jobs, environment['CRONCE_EVENT_BUS']),
+        ...roles(prefix, jobs, settings['CRONCE_EVENT_BUS']),
         ...deadLetterQueue(prefix),
       },
     },
   };
 }
 
+function demandOwnNames(jobs: readonly Job[]): void {
+  const names = ['http', ...jobs.map(({ name }) => name)];
+  const taken = names.find((name, index) => names.indexOf(name) !== index);
+  if (taken !== undefined)
+    throw new DeploymentError(`a job is named "${taken}", like a function of Cronce's own; rename the job`);
+}
+
 // --- functions ----------------------------------------------------------------------------------
 
-/** Only the HTTP entry needs them, so only it has them. */
-const ofHttpAlone = ['CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS', 'CRONCE_LAMBDA_ENDPOINT'];
+/** What only some functions need, only these have. */
+const ofHttpAlone = ['CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS'];
+const ofInvokers = ['CRONCE_LAMBDA_ENDPOINT'];
 
 /** Checked here already: a misspelt setting should fail the deployment and not the first run. */
 function passedOn(environment: NodeJS.ProcessEnv): Record<string, string> {
@@ -112,18 +119,23 @@ function httpFunction(prefix: string, environment: Record<string, string>): Lamb
 }
 
 function jobFunction(job: Job, prefix: string, environment: Record<string, string>): LambdaFunction {
-  const own = Object.fromEntries(Object.entries(environment).filter(([key]) => !ofHttpAlone.includes(key)));
+  const isSweep = job.name === sweepName;
+  const plain = without(environment, isSweep ? ofHttpAlone : [...ofHttpAlone, ...ofInvokers]);
   return {
     name: prefix + job.name,
     description: job.description.slice(0, 256),
-    handler: '.build/scheduled.handler',
-    role: 'JobRole',
+    handler: isSweep ? '.build/sweep.handler' : '.build/scheduled.handler',
+    role: isSweep ? 'SweepRole' : 'JobRole',
     timeout: timeoutOf(job),
-    environment: { ...own, CRONCE_JOB: job.name },
+    environment: { ...plain, ...(isSweep && { CRONCE_FUNCTION_PREFIX: prefix }), CRONCE_JOB: job.name },
     maximumRetryAttempts: job.retries,
     maximumEventAge: longestEventAgeS,
     destinations: { onFailure: { type: 'sqs', arn: deadLetters } },
   };
+}
+
+function without(environment: Record<string, string>, keys: readonly string[]): Record<string, string> {
+  return Object.fromEntries(Object.entries(environment).filter(([key]) => !keys.includes(key)));
 }
 
 function timeoutOf(job: Job): number {
@@ -143,7 +155,7 @@ function schedulesOf(job: Job): Named[] {
 }
 
 /** A static `Input` would take the time out of the event, and with it the slot: hence the transformer. */
-function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): Named[] {
+function rule(id: string, job: Job, { schedule, enabled }: JobSchedule, index: number): Named[] {
   const target = {
     Id: 'job',
     Arn: arnOf(functionId(job)),
@@ -157,7 +169,7 @@ function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): N
   const properties = {
     Description: job.description.slice(0, 512),
     ScheduleExpression: schedule.expression,
-    State: 'ENABLED',
+    State: stateOf(job, enabled),
     Targets: [target],
   };
   const permission = {
@@ -172,7 +184,8 @@ function rule(id: string, job: Job, { schedule }: JobSchedule, index: number): N
   ];
 }
 
-function zonedSchedule(id: string, job: Job, { schedule, timeZone }: JobSchedule, index: number): Named[] {
+function zonedSchedule(id: string, job: Job, given: JobSchedule, index: number): Named[] {
+  const { schedule, timeZone, flexibleMinutes, start, end, enabled } = given;
   const input = { job: job.name, schedule: index, scheduledTime: '<aws.scheduler.scheduled-time>' };
   const target = {
     Arn: arnOf(functionId(job)),
@@ -184,36 +197,39 @@ function zonedSchedule(id: string, job: Job, { schedule, timeZone }: JobSchedule
     Description: job.description.slice(0, 512),
     ScheduleExpression: schedule.expression,
     ScheduleExpressionTimezone: timeZone,
-    FlexibleTimeWindow: { Mode: 'OFF' },
-    State: 'ENABLED',
+    FlexibleTimeWindow:
+      flexibleMinutes === null ? { Mode: 'OFF' } : { Mode: 'FLEXIBLE', MaximumWindowInMinutes: flexibleMinutes },
+    ...(start && { StartDate: start.toISOString() }),
+    ...(end && { EndDate: end.toISOString() }),
+    State: stateOf(job, enabled),
     Target: target,
   };
   return [[id, { Type: 'AWS::Scheduler::Schedule', Properties: properties }]];
 }
 
+function stateOf(job: Job, enabled: boolean): 'ENABLED' | 'DISABLED' {
+  return job.enabled && enabled ? 'ENABLED' : 'DISABLED';
+}
+
 // --- what they may do ---------------------------------------------------------------------------
 
 function roles(prefix: string, jobs: readonly Job[], eventBus: string | undefined): Record<string, Resource> {
-  const jobArns = jobs.map(({ name }) => functionArn(prefix + name));
+  const started = jobs.filter(({ name }) => name !== sweepName);
   const zoned = jobs.filter(({ schedules }) => schedules.some(({ via }) => via === 'scheduler'));
+  const invokeAll = allow('lambda:InvokeFunction', arnsOf(prefix, started));
   const toDeadLetters = allow('sqs:SendMessage', [deadLetters]);
+  const run = [writeLogs(prefix), toDeadLetters, ...(eventBus ? [allow('events:PutEvents', [busArn(eventBus)])] : [])];
+  const invokeZoned = allow('lambda:InvokeFunction', arnsOf(prefix, zoned));
   return {
-    JobRole: role('lambda.amazonaws.com', [
-      writeLogs(prefix),
-      toDeadLetters,
-      ...(eventBus === undefined ? [] : [allow('events:PutEvents', [busArn(eventBus)])]),
-    ]),
-    HttpRole: role('lambda.amazonaws.com', [writeLogs(prefix), allow('lambda:InvokeFunction', jobArns)]),
-    ...(zoned.length > 0 && {
-      SchedulerRole: role('scheduler.amazonaws.com', [
-        allow(
-          'lambda:InvokeFunction',
-          zoned.map(({ name }) => functionArn(prefix + name)),
-        ),
-        toDeadLetters,
-      ]),
-    }),
+    JobRole: role('lambda.amazonaws.com', run),
+    SweepRole: role('lambda.amazonaws.com', [...run, invokeAll]),
+    HttpRole: role('lambda.amazonaws.com', [writeLogs(prefix), invokeAll]),
+    ...(zoned.length > 0 && { SchedulerRole: role('scheduler.amazonaws.com', [invokeZoned, toDeadLetters]) }),
   };
+}
+
+function arnsOf(prefix: string, jobs: readonly Job[]): unknown[] {
+  return jobs.map(({ name }) => ({ 'Fn::Sub': `${arnHead('lambda')}:function:${prefix}${name}` }));
 }
 
 function role(service: string, statements: readonly object[]): Resource {
@@ -237,8 +253,8 @@ function allow(action: string | readonly string[], resources: readonly unknown[]
 }
 
 function writeLogs(prefix: string) {
-  const groups = `arn:\${AWS::Partition}:logs:\${AWS::Region}:\${AWS::AccountId}:log-group:/aws/lambda/${prefix}*:*`;
-  return allow(['logs:CreateLogStream', 'logs:PutLogEvents'], [{ 'Fn::Sub': groups }]);
+  const groups = { 'Fn::Sub': `${arnHead('logs')}:log-group:/aws/lambda/${prefix}*:*` };
+  return allow(['logs:CreateLogStream', 'logs:PutLogEvents'], [groups]);
 }
 
 /** Where events end that could not be delivered, or whose every attempt failed before a record could be made. */
@@ -286,10 +302,6 @@ function arnOf(logicalId: string) {
 
 function arnHead(service: string): string {
   return `arn:\${AWS::Partition}:${service}:\${AWS::Region}:\${AWS::AccountId}`;
-}
-
-function functionArn(name: string) {
-  return { 'Fn::Sub': `${arnHead('lambda')}:function:${name}` };
 }
 
 function busArn(bus: string): unknown {

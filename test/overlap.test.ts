@@ -191,7 +191,9 @@ describe('lock', () => {
   });
 
   it('may depend on the params: one a tenant', async () => {
-    const task = job(async () => delay(400), { lock: (params) => `tenant-${String(params)}-${jobs}` });
+    const task = job(async () => delay(400), {
+      lock: (params) => `tenant-${JSON.stringify(params)}-${jobs}`,
+    });
     const runs = await Promise.all([
       run(task, noon, 1),
       run(task, one, 2),

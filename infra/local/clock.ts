@@ -7,11 +7,11 @@
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Job, JobSchedule, Registry } from '../../src/job.ts';
+import type { Job, JobSchedule } from '../../src/job.ts';
 import { nextAfter } from '../../src/occurrences.ts';
 
 export interface ClockOptions {
-  readonly jobs: Registry;
+  readonly jobs: readonly Job[];
   /** Delivers one event to a job's function; true unless the invocation failed. */
   readonly deliver: (job: string, event: unknown, signal: AbortSignal) => Promise<boolean>;
   /** When a delivery did not reach the function at all. */
@@ -49,8 +49,10 @@ class LocalClock {
   constructor(options: ClockOptions) {
     this.#options = options;
     const startedAt = new Date();
-    for (const job of options.jobs.values())
-      job.schedules.forEach((schedule, index) => this.#keep(this.#follow(job, schedule, index, startedAt)));
+    for (const job of options.jobs)
+      job.schedules.forEach((schedule, index) => {
+        if (job.enabled && schedule.enabled) this.#keep(this.#follow(job, schedule, index, startedAt));
+      });
   }
 
   async stop(): Promise<void> {
@@ -61,14 +63,15 @@ class LocalClock {
     await finished;
   }
 
-  async #follow(job: Job, { schedule, timeZone, via }: JobSchedule, index: number, startedAt: Date): Promise<void> {
-    const anchor = new Date(Math.floor(startedAt.getTime() / 1_000) * 1_000 + firstOfRateMs);
-    let last = startedAt;
+  async #follow(job: Job, given: JobSchedule, index: number, startedAt: Date): Promise<void> {
+    const { schedule, timeZone, via, start, end } = given;
+    const second = Math.floor(startedAt.getTime() / 1_000) * 1_000;
+    const anchor = new Date(Math.max(second + firstOfRateMs, start?.getTime() ?? 0));
+    let last = Math.max(startedAt.getTime(), (start?.getTime() ?? 0) - 1);
     for (;;) {
-      const earliest = new Date(Math.max(last.getTime(), Date.now() - latenessMs));
-      const due = nextAfter(schedule, earliest, timeZone, anchor);
-      if (due === undefined || !(await this.#reached(due))) return;
-      last = due;
+      const due = nextAfter(schedule, new Date(Math.max(last, Date.now() - latenessMs)), timeZone, anchor);
+      if (due === undefined || (end !== null && due > end) || !(await this.#reached(due))) return;
+      last = due.getTime();
       this.#fire(job, eventOf(job.name, index, due, via));
     }
   }

@@ -228,7 +228,7 @@ interface HandlersOptions extends Way {
 
 function handlersEnvironment({ environment, lambdaPort }: LocalOptions, given: HandlersOptions): NodeJS.ProcessEnv {
   return {
-    ...localCredentials(environment),
+    ...environment,
     DATABASE_URL: given.databaseUrl,
     CRONCE_DRIVER: given.driver,
     CRONCE_NEON_RELAY: given.relay ?? '',
@@ -236,14 +236,6 @@ function handlersEnvironment({ environment, lambdaPort }: LocalOptions, given: H
     CRONCE_READ_TOKENS: given.tokens.read,
     CRONCE_LAMBDA_ENDPOINT: `http://127.0.0.1:${lambdaPort}`,
   };
-}
-
-/** The SDK wants credentials also for our own Lambda API; whoever publishes to a real bus needs the real ones. */
-function localCredentials(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
-  const own = { AWS_ACCESS_KEY_ID: 'local', AWS_SECRET_ACCESS_KEY: 'local' };
-  if (environment['CRONCE_EVENT_BUS']) return { ...own, ...environment };
-  const { AWS_PROFILE: _profile, AWS_SESSION_TOKEN: _session, ...others } = environment;
-  return { ...others, ...own };
 }
 
 /** Made once, so that a command in the shell's history goes on working. */

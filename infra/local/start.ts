@@ -1,8 +1,9 @@
 /** `npm start`: the whole coordinator on this machine, until Ctrl-C. */
 import { once } from 'node:events';
 import { parseArgs } from 'node:util';
-import { registry } from '../../src/jobs/index.ts';
+
 import type { RunRecord } from '../../src/run.ts';
+import { deployedJobs } from '../jobs.ts';
 import { startClock } from './clock.ts';
 import { outcomeLine, outcomes } from './outcomes.ts';
 import { deliver, LocalError, localFolder, startLocal, type Local, type LocalOptions } from './setup.ts';
@@ -66,14 +67,14 @@ function greet({ url, lambdaPort, tokens, driver }: Local): void {
 }
 
 function firstJob(): string {
-  return [...registry.keys()][0] ?? 'my-job';
+  return deployedJobs[0]?.name ?? 'my-job';
 }
 
 async function runUntil(over: readonly AbortSignal[], local: Local): Promise<void> {
   const ended = new AbortController();
   const shown = show(outcomes(local.databaseUrl, ended.signal));
   const clock = startClock({
-    jobs: registry,
+    jobs: deployedJobs,
     deliver: async (job, event, signal) => !(await deliver(local, job, event, { signal })).failed,
     onTrouble: (job, error) => console.log(`${job} could not be delivered: ${error instanceof Error ? error.message : String(error)}`),
   });
@@ -85,7 +86,7 @@ async function runUntil(over: readonly AbortSignal[], local: Local): Promise<voi
 
 async function show(runs: AsyncIterable<RunRecord>): Promise<void> {
   const colour = process.stdout.isTTY && !process.env['NO_COLOR'];
-  const jobWidth = Math.max(...[...registry.keys()].map((name) => name.length), 0);
+  const jobWidth = Math.max(...deployedJobs.map(({ name }) => name.length));
   for await (const run of runs) console.log(outcomeLine(run, { colour, jobWidth }));
 }
 

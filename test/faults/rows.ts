@@ -4,7 +4,15 @@ import type { StopReason, Status } from '../../src/run.ts';
 import type { Ended } from './crew.ts';
 import type { Ground } from './field.ts';
 import type { Step } from './orders.ts';
-import { leaseMs, playRow, slackMs, type Prepared, type RowResult, type Trial, type Victim } from './trial.ts';
+import {
+  leaseMs,
+  playRow,
+  slackMs,
+  type Prepared,
+  type RowResult,
+  type Trial,
+  type Victim,
+} from './trial.ts';
 import type { Way } from './ways.ts';
 
 /** One row: so many trials on this ground, by this way to the server. */
@@ -76,12 +84,15 @@ async function demandKilledRunEnded(trial: Trial, { delivery, slot }: Victim): P
 async function demandSuccessOrDuplicate(trial: Trial, ended: Ended): Promise<void> {
   if (ended.kind === 'told' && ended.run.status === 'succeeded') return;
   const first =
-    ended.kind === 'told' && ended.run.skipReason === 'duplicate' && (await trial.statusOf(ended.run.blockedBy ?? ''));
+    ended.kind === 'told' &&
+    ended.run.skipReason === 'duplicate' &&
+    (await trial.statusOf(ended.run.blockedBy ?? ''));
   if (first !== 'succeeded') trial.violate(`the next delivery did not run: ${described(ended)}`);
 }
 
 function described(ended: Ended): string {
-  if (ended.kind === 'told') return `${ended.run.status} ${ended.run.skipReason ?? ended.run.error?.message ?? ''}`;
+  if (ended.kind === 'told')
+    return `${ended.run.status} ${ended.run.skipReason ?? ended.run.error?.message ?? ''}`;
   return ended.kind === 'threw' ? `${ended.error.name}: ${ended.error.message}` : 'its worker died';
 }
 

@@ -34,7 +34,8 @@ export function spread(values: readonly number[]): string {
 /** What went wrong, and what could not be done, in words. */
 export function remarks(results: readonly RowResult[]): string {
   return results
-    .flatMap(({ row, violations, undone }) => [
+    .flatMap(({ row, violations, undone, note }) => [
+      ...(note === undefined ? [] : [`${row}: ${note}`]),
       ...violations.map((text) => `VIOLATION  ${row}: ${text}`),
       ...undone.map((text) => `undone     ${row}: ${text}`),
     ])

@@ -23,6 +23,8 @@ export interface RowResult {
   readonly undone: readonly string[];
   readonly violations: readonly string[];
   readonly times: Readonly<Record<string, readonly number[]>>;
+  /** What else there is to say. */
+  readonly note?: string;
   /** Why nothing was played at all. */
   readonly skipped?: string;
 }
@@ -152,13 +154,15 @@ export class Trial {
   }
 
   order(road: Road, slot: string, work: readonly Step[], timeoutMs = 30_000): Omit<Order, 'id'> {
-    const { name, field } = this;
+    const { name } = this;
     return { job: name, lock: name, slot, target: road.target, leaseMs, timeoutMs, waitMs: 0, work };
   }
 
   /** A worker and a road of its own, there to be broken. */
   async prepare(): Promise<Prepared> {
-    await this.field.db.query('INSERT INTO faults.counter VALUES ($1, 0) ON CONFLICT DO NOTHING', [this.name]);
+    await this.field.db.query('INSERT INTO faults.counter VALUES ($1, 0) ON CONFLICT DO NOTHING', [
+      this.name,
+    ]);
     // The next delivery's worker stands by, so that its start is no part of any recovery.
     this.#clear ??= { road: await this.road(), worker: await this.hire() };
     return { road: await this.road(), worker: await this.hire(), slot: this.newSlot() };

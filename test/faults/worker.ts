@@ -215,7 +215,8 @@ class Work {
   async #block(step: { ms: number; in?: 'statement' | 'fenced' }): Promise<void> {
     switch (step.in) {
       case undefined:
-        return block(step.ms);
+        block(step.ms);
+        return;
       case 'statement': {
         const statement = this.#occupy(50);
         await delay(10);

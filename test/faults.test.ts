@@ -1,0 +1,32 @@
+/** The short form of the fault campaign: every row, few trials. `npm run faults` is the full one. */
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { openGround, type Ground } from './faults/field.ts';
+import { hasFailed, plan } from './faults/plan.ts';
+import { table } from './faults/table.ts';
+import type { RowResult } from './faults/trial.ts';
+import { randomFrom } from './support/random.ts';
+
+const seed = Date.now() % 1_000_000;
+const results: RowResult[] = [];
+let ground: Ground;
+
+beforeAll(async () => {
+  ground = await openGround({ random: randomFrom(seed) });
+});
+afterAll(async () => {
+  await ground.close();
+  console.log(`faults, short form, seed ${seed}\n${table(results)}`);
+});
+
+it.each(plan)(
+  'holds: $name',
+  async ({ play }) => {
+    const played = await play(ground, 'short');
+    results.push(...played);
+    const wrong = played
+      .filter(hasFailed)
+      .map(({ row, violations, undone }) => ({ row, violations, undone }));
+    expect(wrong, `seed ${seed}`).toEqual([]);
+  },
+  120_000,
+);

@@ -1,0 +1,119 @@
+/**
+ * `npm run faults`: breaks things for real and asks what must hold.
+ *
+ *     npm run faults                   the whole table, some fifteen minutes
+ *     npm run faults -- --short        what `npm test` runs of it
+ *     npm run faults -- --row NAME     one row; may be repeated
+ *     npm run faults -- --seed N       the same choices again
+ *     npm run faults -- --prove        breaks the code on purpose, and shows that a test notices
+ */
+import { existsSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { randomFrom } from '../support/random.ts';
+import { openGround, type Ground } from './field.ts';
+import { hasFailed, plan, type Form, type PlannedRow } from './plan.ts';
+import { remarks, table } from './table.ts';
+import type { RowResult } from './trial.ts';
+
+interface Request {
+  readonly form: Form;
+  readonly rows: readonly PlannedRow[];
+  readonly seed: number;
+  readonly prove: boolean;
+}
+
+/** Its message is one line. */
+class BadArguments extends Error {}
+
+function requestOf(args: readonly string[]): Request {
+  const { values } = parsed(args);
+  const names = values.row ?? plan.map(({ name }) => name);
+  const known = plan.map(({ name }) => name).join(', ');
+  const rows = names.map((name) => {
+    const row = plan.find((one) => one.name === name);
+    if (!row) throw new BadArguments(`no row is named ${JSON.stringify(name)}; known: ${known}`);
+    return row;
+  });
+  const seed = values.seed ?? String(Date.now() % 1_000_000);
+  if (!/^\d{1,9}$/.test(seed))
+    throw new BadArguments(`--seed is ${JSON.stringify(seed)}; allowed: a whole number of up to nine digits`);
+  return { form: values.short ? 'short' : 'full', rows, seed: Number(seed), prove: values.prove ?? false };
+}
+
+function parsed(args: readonly string[]) {
+  try {
+    return parseArgs({
+      args: [...args],
+      options: {
+        short: { type: 'boolean' },
+        row: { type: 'string', multiple: true },
+        seed: { type: 'string' },
+        prove: { type: 'boolean' },
+      },
+    });
+  } catch (error) {
+    throw new BadArguments(error instanceof Error ? (error.message.split('\n', 1)[0] ?? '') : String(error));
+  }
+}
+
+async function runCampaign({ form, rows, seed }: Request): Promise<boolean> {
+  console.log(`faults: ${form} form, seed ${seed}`);
+  const began = performance.now();
+  const ground = await openGround({ random: randomFrom(seed), progress });
+  const stop = () => void ground.close().finally(() => process.exit(130));
+  process.once('SIGINT', stop).once('SIGTERM', stop);
+  try {
+    const results = await playAll(ground, rows, form);
+    console.log(`\n${table(results)}\n\n${remarks(results)}`);
+    const seconds = Math.round((performance.now() - began) / 1_000);
+    const failed = results.filter(hasFailed);
+    const verdict =
+      failed.length === 0 ? 'no violation' : `FAILED: ${failed.map(({ row }) => row).join(', ')}`;
+    console.log(`${verdict}; seed ${seed}; ${seconds} s`);
+    return failed.length === 0;
+  } finally {
+    await ground.close();
+  }
+}
+
+async function playAll(ground: Ground, rows: readonly PlannedRow[], form: Form): Promise<RowResult[]> {
+  const results: RowResult[] = [];
+  for (const { play } of rows) {
+    const played = await play(ground, form);
+    clearProgress();
+    console.log(table(played).split('\n').slice(1).join('\n'));
+    results.push(...played);
+  }
+  return results;
+}
+
+/** One line that is written over; where nobody looks on, a line now and then. */
+function progress(row: string, done: number, of: number): void {
+  if (process.stdout.isTTY) process.stdout.write(`\r\u001b[K${row} ${done}/${of}`);
+  else if (done < of && done % Math.ceil(of / 4) === 0) console.log(`  ${row} ${done}/${of}`);
+}
+
+function clearProgress(): void {
+  if (process.stdout.isTTY) process.stdout.write('\r\u001b[K');
+}
+
+async function prove(): Promise<boolean> {
+  const file = new URL('prove.ts', import.meta.url);
+  if (!existsSync(file)) throw new BadArguments('--prove is not there yet');
+  const { prove: proveAll } = (await import(file.href)) as { prove: () => Promise<boolean> };
+  return proveAll();
+}
+
+async function main(): Promise<void> {
+  try {
+    const request = requestOf(process.argv.slice(2));
+    const holds = request.prove ? await prove() : await runCampaign(request);
+    process.exitCode = holds ? 0 : 1;
+  } catch (error) {
+    if (!(error instanceof BadArguments)) throw error;
+    console.error(`faults: ${error.message}`);
+    process.exitCode = 2;
+  }
+}
+
+await main();

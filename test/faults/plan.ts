@@ -1,0 +1,94 @@
+/** The campaign's table: each row, and how often it is tried in full and in the short form that the tests run. */
+import type { Ground } from './field.ts';
+import * as rows from './rows.ts';
+import type { Row } from './rows.ts';
+import { storm } from './storm.ts';
+import type { RowResult } from './trial.ts';
+import { hasPgbouncer, type Way } from './ways.ts';
+
+export type Form = 'full' | 'short';
+
+export interface PlannedRow {
+  readonly name: string;
+  readonly play: (ground: Ground, form: Form) => Promise<readonly RowResult[]>;
+}
+
+const alone = (name: string, row: Row, trials: Record<Form, number>): PlannedRow => ({
+  name,
+  play: async (ground, form) => [await row(ground, trials[form])],
+});
+
+export const plan: readonly PlannedRow[] = [
+  alone('kill', rows.kill, { full: 100, short: 14 }),
+  alone('freeze', rows.freeze, { full: 50, short: 6 }),
+  alone('partition', rows.partition, { full: 50, short: 6 }),
+  alone('block', rows.block, { full: 20, short: 4 }),
+  alone('restart', rows.restart, { full: 20, short: 2 }),
+  alone('end-session', rows.endSession, { full: 50, short: 8 }),
+  alone('lost-acknowledgement', rows.lostAcknowledgement, { full: 50, short: 5 }),
+  { name: 'pgbouncer', play: playPgbouncer },
+  { name: 'neon', play: playNeon },
+  { name: 'storm', play: playStorm },
+];
+
+async function playPgbouncer(ground: Ground, form: Form): Promise<readonly RowResult[]> {
+  if (!(await hasPgbouncer()))
+    return [{ ...nothing('pgbouncer'), skipped: 'PgBouncer is not installed (apt-get install pgbouncer)' }];
+  return playVia(
+    ground,
+    'pgbouncer',
+    [
+      [rows.kill, { full: 28, short: 4 }],
+      [rows.freeze, { full: 12, short: 2 }],
+      [rows.partition, { full: 12, short: 2 }],
+      [rows.block, { full: 8, short: 1 }],
+      [rows.restart, { full: 6, short: 1 }],
+      [rows.endSession, { full: 16, short: 3 }],
+      [rows.lostAcknowledgement, { full: 15, short: 2 }],
+    ],
+    form,
+  );
+}
+
+async function playNeon(ground: Ground, form: Form): Promise<readonly RowResult[]> {
+  return playVia(
+    ground,
+    'neon',
+    [
+      [rows.relay, { full: 48, short: 8 }],
+      [rows.kill, { full: 14, short: 2 }],
+      [rows.freeze, { full: 6, short: 1 }],
+      [rows.endSession, { full: 8, short: 2 }],
+      [rows.lostAcknowledgement, { full: 10, short: 2 }],
+    ],
+    form,
+  );
+}
+
+type Share = readonly [Row, Record<Form, number>];
+
+async function playVia(
+  ground: Ground,
+  way: Way['name'],
+  shares: readonly Share[],
+  form: Form,
+): Promise<readonly RowResult[]> {
+  const results: RowResult[] = [];
+  for (const [row, trials] of shares) results.push(await row(ground, trials[form], way));
+  return results;
+}
+
+async function playStorm(ground: Ground, form: Form): Promise<readonly RowResult[]> {
+  const full = { processes: 40, slots: 200, deliveries: 5, forMs: 240_000, restarts: 4 };
+  const short = { processes: 8, slots: 20, deliveries: 5, forMs: 15_000, restarts: 1 };
+  return [await storm(ground, form === 'full' ? full : short)];
+}
+
+function nothing(row: string): RowResult {
+  return { row, trials: 0, undone: [], violations: [], times: {} };
+}
+
+/** A row in which most trials could not be done shows nothing, and so does not pass. */
+export function hasFailed({ trials, undone, violations }: RowResult): boolean {
+  return violations.length > 0 || undone.length * 2 > trials;
+}

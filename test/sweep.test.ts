@@ -1,0 +1,407 @@
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { coordinate, type Coordinator } from '../src/coordinate.ts';
+import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from '../src/job.ts';
+import { Session } from '../src/postgres/session.ts';
+import type { RunRecord } from '../src/run.ts';
+import { sweepJob, type Swept } from '../src/sweep.ts';
+import { deliveryOf, type RunRequest } from '../src/trigger.ts';
+import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
+import { freshDatabase, type TestDatabase } from './support/database.ts';
+
+const minute = 60_000;
+const hour = 60 * minute;
+const day = 24 * hour;
+
+let db: TestDatabase;
+let sweeps = 0;
+beforeAll(async () => void (db = await freshDatabase({ examples: true })));
+afterAll(async () => db.drop());
+beforeEach(async () => {
+  await db.query('TRUNCATE cronce.run, cronce.job, cronce.schedule, cronce.pause, cronce.lock');
+});
+
+/** A deployment in virtual time: its jobs, its clock, and what the sweep asked to be run. */
+class World {
+  now: Date;
+  jobs: Job[];
+  readonly asked: RunRequest[] = [];
+  readonly logger = keepingLogger();
+
+  constructor(now: string, ...jobs: Job[]) {
+    this.now = new Date(now);
+    this.jobs = jobs;
+  }
+
+  get coordinator(): Coordinator {
+    return coordinatorOn(db.url, { clock: () => this.now, logger: this.logger });
+  }
+
+  pass(ms: number): this {
+    this.now = new Date(this.now.getTime() + ms);
+    return this;
+  }
+
+  async deliver(job: Job, slot: string): Promise<RunRecord> {
+    return coordinate(deliveryFor(job, slot), minute, this.coordinator);
+  }
+
+  /** Runs what the sweep has asked for, as each job's own function would. */
+  async runAsked(): Promise<RunRecord[]> {
+    const registry = defineJobs(this.jobs);
+    const runs: RunRecord[] = [];
+    for (const request of this.asked.splice(0)) {
+      const delivery = deliveryOf(request, { registry, ownJob: null, deliveryId: null, now: this.now });
+      runs.push(await coordinate(delivery, minute, this.coordinator));
+    }
+    return runs;
+  }
+
+  async sweep(overrides: Partial<Parameters<typeof sweepJob>[0]> = {}): Promise<Swept> {
+    const run = await this.sweepRun(overrides);
+    if (run.status !== 'succeeded') throw new Error(`sweep ${run.status}: ${JSON.stringify(run.error)}`);
+    return run.output as unknown as Swept;
+  }
+
+  async sweepRun(overrides: Partial<Parameters<typeof sweepJob>[0]> = {}): Promise<RunRecord> {
+    const job = sweepJob({
+      registry: defineJobs(this.jobs),
+      deliver: async (request) => void this.asked.push(request),
+      openSession: async () => Session.open(targetOf(db.url)),
+      sinks: [],
+      timeoutMs: 1_000,
+      retentionMs: 30 * day,
+      gapMs: 0,
+      clock: () => this.now,
+      logger: this.logger,
+      ...overrides,
+    });
+    // By hand, since two sweeps of one virtual minute would be duplicates.
+    const byHand = { slot: `manual:${++sweeps}`, byHand: true };
+    return coordinate(deliveryFor(job, this.now, byHand), minute, this.coordinator);
+  }
+}
+
+function job(options: Partial<JobOptions> = {}): Job {
+  return defineJob({ name: 'hourly', schedule: 'cron(0 * * * ? *)', work: async () => 1, ...options });
+}
+
+async function slots(status: string, name = 'hourly'): Promise<string[]> {
+  const rows = await db.query(
+    'SELECT slot FROM cronce.run WHERE job = $1 AND status = $2 ORDER BY scheduled_for',
+    [name, status],
+  );
+  return rows.map(({ slot }) => String(slot).slice(5, 16).replace('T', ' '));
+}
+
+async function pause(name: string, at: Date): Promise<void> {
+  await db.query(`SELECT cronce.pause_job($1, 'ann', 'maintenance', $2)`, [name, at]);
+}
+async function resume(name: string, at: Date): Promise<void> {
+  await db.query(`SELECT cronce.resume_job($1, 'bob', $2)`, [name, at]);
+}
+
+describe('missed slots', () => {
+  it('are recorded once nothing has come for five minutes, and told', async () => {
+    const world = new World('2026-11-29T10:30:00Z', job());
+    expect(await world.sweep()).toMatchObject({ missed: 0 });
+    await world.deliver(world.jobs[0] as Job, '2026-11-29T11:00:00Z');
+    expect(await world.pass(94 * minute).sweep()).toMatchObject({ missed: 0 });
+    expect(await world.pass(2 * minute).sweep()).toMatchObject({ missed: 1 });
+    expect(await world.pass(hour).sweep()).toMatchObject({ missed: 1 });
+    expect(await slots('missed')).toEqual(['11-29 12:00', '11-29 13:00']);
+    expect(world.logger.lines.filter(({ level }) => level === 'error').map(({ message }) => message)).toEqual(
+      ['hourly missed', 'hourly missed'],
+    );
+    expect(world.asked).toEqual([]);
+  });
+
+  it('of a day’s outage of a job that is due each minute are all recorded, however many', async () => {
+    const world = new World('2026-11-29T00:00:30Z', job({ schedule: 'cron(* * * * ? *)' }));
+    await world.sweep();
+    world.pass(day);
+    const passes = [await world.sweep(), await world.sweep(), await world.sweep(), await world.sweep()];
+    expect(passes.map(({ missed }) => missed)).toEqual([500, 500, 435, 0]);
+  });
+
+  it('of a zone follow its clock through a change of it', async () => {
+    const berlin = job({ name: 'berlin', schedule: { at: 'cron(30 2 * * ? *)', timeZone: 'Europe/Berlin' } });
+    const world = new World('2027-03-27T00:00:00Z', berlin);
+    await world.sweep();
+    await world.pass(3 * day).sweep();
+    expect(await slots('missed', 'berlin')).toEqual(['03-27 01:30', '03-29 00:30']); // the 28th has no 02:30
+  });
+
+  it('of a rate go by the phase of its deliveries, which may be off by seconds', async () => {
+    const rate = job({ name: 'rate', schedule: 'rate(10 minutes)' });
+    const world = new World('2026-11-29T10:00:00Z', rate);
+    await world.sweep();
+    for (const time of ['10:07:13', '10:17:13', '10:27:14', '10:47:13'])
+      await world.deliver(rate, `2026-11-29T${time}Z`);
+    await world.pass(hour).sweep();
+    expect(await slots('missed', 'rate')).toEqual(['11-29 10:37']);
+  });
+
+  it('of a rule that never fires are noticed too', async () => {
+    const world = new World('2026-11-29T10:00:00Z', job({ name: 'rate', schedule: 'rate(1 hour)' }));
+    await world.sweep();
+    await world.pass(3 * hour).sweep();
+    expect(await slots('missed', 'rate')).toEqual(['11-29 11:00', '11-29 12:00']);
+  });
+
+  it('are none of before a job, or its schedule, was known; nor of one that is disabled', async () => {
+    const world = new World('2026-11-29T10:30:00Z', job());
+    await world.sweep();
+    await world.pass(hour).deliver(world.jobs[0] as Job, '2026-11-29T11:00:00Z');
+    world.jobs = [
+      job({ schedule: 'cron(15 * * * ? *)' }),
+      job({ name: 'added' }),
+      job({ name: 'off', enabled: false }),
+    ];
+    expect(await world.pass(20 * minute).sweep()).toMatchObject({ missed: 0 });
+    world.jobs = [job({ schedule: 'cron(15 * * * ? *)', enabled: false }), job({ name: 'added' })];
+    expect(await world.pass(5 * hour).sweep()).toMatchObject({ missed: 5 }); // of `added` alone
+    world.jobs = [job({ schedule: 'cron(15 * * * ? *)' }), job({ name: 'added' })];
+    expect(await world.sweep()).toMatchObject({ missed: 0 });
+    expect(await world.pass(50 * minute).sweep()).toMatchObject({ missed: 2 });
+    expect(await slots('missed')).toEqual(['11-29 17:15']);
+  });
+
+  it('keep to a schedule’s start and end', async () => {
+    const bounded = { at: 'cron(0 * * * ? *)', start: '2026-11-29T12:00:00Z', end: '2026-11-29T14:00:00Z' };
+    const world = new World('2026-11-29T10:00:00Z', job({ schedule: bounded }));
+    await world.sweep();
+    await world.pass(10 * hour).sweep();
+    expect(await slots('missed')).toEqual(['11-29 13:00', '11-29 14:00']);
+  });
+});
+
+/** What becomes of the slots 11:00 to 14:00 that were not delivered, by policy and by what happened. */
+describe.each<[JobOptions['catchUp'] & {}, Partial<JobOptions>, string[]]>([
+  ['skip', {}, []],
+  ['one', {}, ['14:00']],
+  ['all', {}, ['11:00', '12:00', '13:00', '14:00']],
+  ['all', { catchUpLimit: 2 }, ['11:00', '12:00']],
+  ['all', { startDeadlineMs: 2.5 * hour }, ['12:00', '13:00', '14:00']],
+  ['one', { startDeadlineMs: 5 * minute }, []],
+])('catchUp %s with %o', (catchUp, options, caughtUp) => {
+  const times = (world: World) => world.asked.map(({ cronce }) => cronce.slot.slice(11, 16));
+
+  it(`after an outage runs ${caughtUp.join(', ') || 'nothing'}`, async () => {
+    const world = new World('2026-11-29T10:30:00Z', job({ catchUp, ...options }));
+    await world.sweep();
+    expect(await world.pass(4 * hour - 20 * minute).sweep()).toMatchObject({
+      missed: 4,
+      caughtUp: caughtUp.length,
+    });
+    expect(times(world)).toEqual(caughtUp);
+    expect((await world.runAsked()).map(({ status, trigger }) => [status, trigger])).toEqual(
+      caughtUp.map(() => ['succeeded', 'sweep']),
+    );
+    expect(await world.sweep(), 'and not again').toMatchObject({ missed: 0, caughtUp: 0 });
+  });
+
+  it('after a pause runs nothing of the time it was paused, and calls it paused', async () => {
+    const world = new World('2026-11-29T10:30:00Z', job({ catchUp, ...options }));
+    await world.sweep();
+    await pause('hourly', world.now);
+    await world.pass(2 * hour).sweep();
+    await world.pass(hour).sweep();
+    await resume('hourly', world.pass(45 * minute).now);
+    expect(await world.sweep()).toMatchObject({ missed: 0, caughtUp: 0 });
+    expect(await slots('missed')).toEqual([]);
+    expect(await slots('skipped')).toEqual(['11-29 11:00', '11-29 12:00', '11-29 13:00', '11-29 14:00']);
+    expect(world.asked).toEqual([]);
+  });
+
+  it('after a redeploy with another schedule runs nothing of the time before', async () => {
+    const world = new World('2026-11-29T10:30:00Z', job({ catchUp, ...options }));
+    await world.sweep();
+    world.jobs = [job({ catchUp, ...options, schedule: 'cron(5 * * * ? *)' })];
+    expect(await world.pass(4 * hour).sweep()).toMatchObject({ missed: 0, caughtUp: 0 });
+    expect(world.asked).toEqual([]);
+  });
+});
+
+describe('pause', () => {
+  it('turns deliveries away, by whom and why, until it is resumed; an operator may run it all the same', async () => {
+    const task = job();
+    const world = new World('2026-11-29T12:00:10Z', task);
+    await pause('hourly', world.now);
+    await pause('hourly', world.pass(1_000).now);
+    expect(await world.deliver(task, '2026-11-29T12:00:00Z')).toMatchObject({
+      status: 'skipped',
+      skipReason: 'paused',
+    });
+    expect(await db.query('SELECT paused_by, pause_reason FROM cronce.job')).toEqual([
+      { paused_by: 'ann', pause_reason: 'maintenance' },
+    ]);
+    const byHand = deliveryFor(task, '2026-11-29T12:00:00Z', { byHand: true, trigger: 'manual' });
+    expect(await coordinate(byHand, minute, world.coordinator)).toMatchObject({ status: 'succeeded' });
+    await resume('hourly', world.now);
+    expect(await world.deliver(task, '2026-11-29T13:00:00Z')).toMatchObject({ status: 'succeeded' });
+    expect(await db.query('SELECT count(*)::int AS n, max(resumed_by) AS by FROM cronce.pause')).toEqual([
+      { n: 1, by: 'bob' },
+    ]);
+  });
+});
+
+describe('retries', () => {
+  const failing = (options: Partial<JobOptions> = {}) =>
+    job({ work: async () => Promise.reject(new Error('no')), ...options });
+
+  it.each([
+    [0, [true]],
+    [1, [false, true]],
+    [2, [false, false, true]],
+  ] as const)('of %d end in a final attempt', async (retries, finals) => {
+    const task = failing({ retries });
+    const world = new World('2026-11-29T12:00:10Z', task);
+    const runs: RunRecord[] = [];
+    while (runs.length < finals.length) runs.push(await world.deliver(task, '2026-11-29T12:00:00Z'));
+    expect(runs.map(({ final }) => final)).toEqual(finals);
+    expect(await world.deliver(task, '2026-11-29T12:00:00Z')).toMatchObject({ skipReason: 'duplicate' });
+  });
+
+  it('stop at an error that is not worth one', async () => {
+    const task = failing({ work: async () => Promise.reject(new PermanentError('bad input')) });
+    const world = new World('2026-11-29T12:00:10Z', task);
+    expect(await world.deliver(task, '2026-11-29T12:00:00Z')).toMatchObject({
+      status: 'failed',
+      attempt: 1,
+      final: true,
+    });
+    expect(await world.pass(hour).sweep()).toMatchObject({ redelivered: 0 });
+  });
+
+  it('that never came are made up for by the sweep, until the last', async () => {
+    const task = failing();
+    const world = new World('2026-11-29T12:00:10Z', task);
+    await world.deliver(task, '2026-11-29T12:00:00Z');
+    expect(await world.pass(5 * minute).sweep()).toMatchObject({ redelivered: 0 });
+    for (const attempt of [2, 3]) {
+      expect(await world.pass(11 * minute).sweep()).toMatchObject({ redelivered: 1 });
+      expect(await world.runAsked()).toMatchObject([{ status: 'failed', attempt, final: attempt === 3 }]);
+    }
+    expect(await world.pass(hour).sweep()).toMatchObject({ redelivered: 0 });
+  });
+
+  it('keep the params and the slot of a manual run', async () => {
+    const task = failing({ retries: 1 });
+    const world = new World('2026-11-29T12:00:10Z', task);
+    const delivery = deliveryFor(task, world.now, {
+      slot: 'manual:k',
+      params: { a: [1] },
+      byHand: true,
+      trigger: 'manual',
+    });
+    await coordinate(delivery, minute, world.coordinator);
+    await world.pass(11 * minute).sweep();
+    expect(await world.runAsked()).toMatchObject([
+      { slot: 'manual:k', params: { a: [1] }, attempt: 2, final: true },
+    ]);
+  });
+
+  it('come too late where the job has a deadline for its start', async () => {
+    const task = job({ startDeadlineMs: 10 * minute });
+    const world = new World('2026-11-29T12:10:01Z', task);
+    expect(await world.deliver(task, '2026-11-29T12:00:00Z')).toMatchObject({
+      status: 'skipped',
+      skipReason: 'too_late',
+    });
+    expect(await world.deliver(task, '2026-11-29T12:01:00Z')).toMatchObject({ status: 'succeeded' });
+  });
+});
+
+describe('a run whose invocation died', () => {
+  /** A start record as a killed invocation leaves it. */
+  async function die(world: World, task: Job, slot: string): Promise<void> {
+    const dead = { ...task, work: async () => Promise.reject(new Error('unused')) };
+    await coordinate(deliveryFor(dead, slot), minute, world.coordinator);
+    await db.query(
+      `UPDATE cronce.run SET status = 'running', finished_at = NULL, final = NULL, error = NULL, published_at = NULL, backend_pid = 1,
+         lease_ms = 100 -- the tests' server may be younger than a real lease
+       WHERE job = $1 AND slot = $2`,
+      [task.name, slot],
+    );
+  }
+
+  it.each(['rerun', 'hold'] as const)(
+    'is settled as lost, told, and with afterLost %s delivered again or not',
+    async (afterLost) => {
+      const task = job({ afterLost });
+      const world = new World('2026-11-29T12:00:10Z', task);
+      await die(world, task, '2026-11-29T12:00:00Z');
+      expect(await world.pass(minute).sweep({ gapMs: 60_000 }), 'too young to tell').toMatchObject({
+        settled: 0,
+      });
+      expect(await world.sweep()).toMatchObject({ settled: 1 });
+      expect(world.logger.lines.map(({ message }) => message)).toContain('hourly lost');
+      expect(await world.pass(11 * minute).sweep()).toMatchObject({
+        redelivered: afterLost === 'rerun' ? 1 : 0,
+      });
+      const again =
+        afterLost === 'rerun' ? await world.runAsked() : [await world.deliver(task, '2026-11-29T12:00:00Z')];
+      expect(again).toMatchObject([
+        afterLost === 'rerun' ? { status: 'succeeded', attempt: 2 } : { skipReason: 'on_hold' },
+      ]);
+      const byHand = deliveryFor(task, '2026-11-29T12:00:00Z', { byHand: true });
+      expect(await coordinate(byHand, minute, world.coordinator)).toMatchObject(
+        afterLost === 'rerun' ? { skipReason: 'duplicate' } : { status: 'succeeded' },
+      );
+    },
+  );
+
+  it('is left alone while its backend holds the lock', async () => {
+    let finish: () => void = () => undefined;
+    const working = new Promise<void>((resolve) => (finish = resolve));
+    const task = job({ work: async () => working });
+    const world = new World('2026-11-29T12:00:10Z', task);
+    const running = world.deliver(task, '2026-11-29T12:00:00Z');
+    await expect
+      .poll(async () => db.query(`SELECT 1 FROM cronce.run WHERE status = 'running' AND job = 'hourly'`))
+      .toHaveLength(1);
+    expect(await world.sweep()).toMatchObject({ settled: 0 });
+    finish();
+    expect(await running).toMatchObject({ status: 'succeeded' });
+  });
+});
+
+describe('retention', () => {
+  it('deletes old runs, but of each job neither the last success nor the last failure', async () => {
+    let fails = false;
+    const task = job({ retries: 0, work: async () => (fails ? Promise.reject(new Error('no')) : 1) });
+    const world = new World('2026-10-01T00:00:10Z', task);
+    for (let n = 0; n < 6; n++) {
+      fails = n % 3 === 2;
+      await world.deliver(task, new Date(world.now.getTime() - 10_000).toISOString());
+      world.pass(hour);
+    }
+    world.pass(60 * day);
+    expect(await world.sweep({ retentionMs: 30 * day })).toMatchObject({ pruned: 4 });
+    expect(
+      await db.query(
+        `SELECT status, slot FROM cronce.run WHERE job = 'hourly' AND status <> 'missed' ORDER BY slot`,
+      ),
+    ).toEqual([
+      { status: 'succeeded', slot: '2026-10-01T04:00:00Z' },
+      { status: 'failed', slot: '2026-10-01T05:00:00Z' },
+    ]);
+  });
+});
+
+it('a step that fails keeps no other from its turn, and fails the sweep', async () => {
+  const broken = job({ name: 'broken', catchUp: 'all' });
+  const world = new World('2026-11-29T10:30:00Z', broken, job());
+  await world.sweep();
+  world.pass(2 * hour);
+  const deliver = async () => Promise.reject(new Error('no such function'));
+  const failed = await world.sweepRun({ deliver });
+  expect(failed).toMatchObject({
+    status: 'failed',
+    error: { name: 'AggregateError', errors: [{ message: 'no such function' }] },
+  });
+  expect(await slots('missed'), 'the other job').toHaveLength(2);
+  expect(await slots('missed', 'broken'), 'to be delivered next time').toEqual([]);
+  world.pass(minute);
+  expect(await world.sweep()).toMatchObject({ missed: 2, caughtUp: 2 });
+});
