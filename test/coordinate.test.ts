@@ -210,6 +210,7 @@ describe.each(drivers)('by %s', (_driver, override) => {
   });
 
   it('keeps what an error says, whatever was thrown', async () => {
+    // eslint-disable-next-line @typescript-eslint/prefer-promise-reject-errors -- jobs can throw anything
     const fail = async (thrown: unknown) => (await run(job(async () => Promise.reject(thrown)))).error;
     const circular = new Error('outer');
     circular.cause = circular;
