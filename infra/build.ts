@@ -41,7 +41,9 @@ export async function build(): Promise<Built> {
   const { metafile, outputFiles } = await bundleFunctions().catch((cause: unknown) => {
     throw new BuildError(firstFault(cause), { cause });
   });
-  const contents = new Map<string, Uint8Array>(outputFiles.map(({ path, contents }) => [relative(buildFolder, path), contents]));
+  const contents = new Map<string, Uint8Array>(
+    outputFiles.map(({ path, contents }) => [relative(buildFolder, path), contents]),
+  );
   contents.set('package.json', encode({ type: 'module' }));
   contents.set('meta.json', encode(metafile));
   await bringUpToDate(contents);
@@ -70,7 +72,10 @@ async function bundleFunctions(): Promise<Bundled> {
 }
 
 function firstFault(failure: unknown): string {
-  const { text, location } = ((failure as Partial<BuildFailure>).errors ?? [])[0] ?? { text: String(failure), location: null };
+  const { text, location } = ((failure as Partial<BuildFailure>).errors ?? [])[0] ?? {
+    text: String(failure),
+    location: null,
+  };
   return location === null ? text : `${location.file}:${location.line}:${location.column}: ${text}`;
 }
 
@@ -81,7 +86,9 @@ function encode(value: unknown): Uint8Array {
 async function bringUpToDate(contents: ReadonlyMap<string, Uint8Array>): Promise<void> {
   await mkdir(buildFolder, { recursive: true });
   await Promise.all([...contents].map(async ([name, bytes]) => replace(join(buildFolder, name), bytes)));
-  const stale = (await readdir(buildFolder)).filter((name) => !contents.has(name) && !name.startsWith(draftMark));
+  const stale = (await readdir(buildFolder)).filter(
+    (name) => !contents.has(name) && !name.startsWith(draftMark),
+  );
   await Promise.all(stale.map(async (name) => rm(join(buildFolder, name), { recursive: true, force: true })));
 }
 
@@ -100,7 +107,8 @@ async function main(): Promise<void> {
   const began = performance.now();
   const { metafile } = await build();
   for (const [file, { bytes, entryPoint }] of Object.entries(metafile.outputs))
-    if (entryPoint !== undefined && !file.endsWith('.map')) console.log(`${file}  ${(bytes / 1000).toFixed(1)} kB  ${entryPoint}`);
+    if (entryPoint !== undefined && !file.endsWith('.map'))
+      console.log(`${file}  ${(bytes / 1000).toFixed(1)} kB  ${entryPoint}`);
   console.log(`built in ${Math.round(performance.now() - began)} ms`);
 }
 

@@ -63,7 +63,12 @@ const deadLetters = arnOf('DeadLetters');
  * @throws {DeploymentError} for a job whose name is taken
  * @throws {SettingsError} for a CRONCE_ variable that is none, or can't be
  */
-export function deploymentOf({ service, stage, environment, jobs = deployedJobs }: DeploymentOptions): Deployment {
+export function deploymentOf({
+  service,
+  stage,
+  environment,
+  jobs = deployedJobs,
+}: DeploymentOptions): Deployment {
   demandOwnNames(jobs);
   const prefix = `${service}-${stage}-`;
   const settings = passedOn(environment);
@@ -98,12 +103,17 @@ const ofInvokers = ['CRONCE_LAMBDA_ENDPOINT'];
 /** Checked here already: a misspelt setting should fail the deployment and not the first run. */
 function passedOn(environment: NodeJS.ProcessEnv): Record<string, string> {
   const given = Object.entries(environment).filter(
-    (entry): entry is [string, string] => entry[0].startsWith('CRONCE_') && entry[0] !== 'CRONCE_JOB' && !!entry[1],
+    (entry): entry is [string, string] =>
+      entry[0].startsWith('CRONCE_') && entry[0] !== 'CRONCE_JOB' && !!entry[1],
   );
   const settings = Object.fromEntries(given);
   // The real URL may be one that CloudFormation puts in: {{resolve:secretsmanager:…}}.
   readSettings({ ...settings, DATABASE_URL: 'postgres://checked-by-the-function' });
-  return { ...settings, DATABASE_URL: environment['DATABASE_URL'] ?? '', NODE_OPTIONS: '--enable-source-maps' };
+  return {
+    ...settings,
+    DATABASE_URL: environment['DATABASE_URL'] ?? '',
+    NODE_OPTIONS: '--enable-source-maps',
+  };
 }
 
 function httpFunction(prefix: string, environment: Record<string, string>): LambdaFunction {
@@ -150,7 +160,9 @@ type Named = readonly [logicalId: string, resource: Resource];
 function schedulesOf(job: Job): Named[] {
   return job.schedules.flatMap((schedule, index) => {
     const id = `${logicalName(job.name)}Schedule${index}`;
-    return schedule.via === 'scheduler' ? zonedSchedule(id, job, schedule, index) : rule(id, job, schedule, index);
+    return schedule.via === 'scheduler'
+      ? zonedSchedule(id, job, schedule, index)
+      : rule(id, job, schedule, index);
   });
 }
 
@@ -198,7 +210,9 @@ function zonedSchedule(id: string, job: Job, given: JobSchedule, index: number):
     ScheduleExpression: schedule.expression,
     ScheduleExpressionTimezone: timeZone,
     FlexibleTimeWindow:
-      flexibleMinutes === null ? { Mode: 'OFF' } : { Mode: 'FLEXIBLE', MaximumWindowInMinutes: flexibleMinutes },
+      flexibleMinutes === null
+        ? { Mode: 'OFF' }
+        : { Mode: 'FLEXIBLE', MaximumWindowInMinutes: flexibleMinutes },
     ...(start && { StartDate: start.toISOString() }),
     ...(end && { EndDate: end.toISOString() }),
     State: stateOf(job, enabled),
@@ -218,7 +232,11 @@ function roles(prefix: string, jobs: readonly Job[], eventBus: string | undefine
   const zoned = jobs.filter(({ schedules }) => schedules.some(({ via }) => via === 'scheduler'));
   const invokeAll = allow('lambda:InvokeFunction', arnsOf(prefix, started));
   const toDeadLetters = allow('sqs:SendMessage', [deadLetters]);
-  const run = [writeLogs(prefix), toDeadLetters, ...(eventBus ? [allow('events:PutEvents', [busArn(eventBus)])] : [])];
+  const run = [
+    writeLogs(prefix),
+    toDeadLetters,
+    ...(eventBus ? [allow('events:PutEvents', [busArn(eventBus)])] : []),
+  ];
   const invokeZoned = allow('lambda:InvokeFunction', arnsOf(prefix, zoned));
   return {
     JobRole: role('lambda.amazonaws.com', run),

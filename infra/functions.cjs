@@ -14,7 +14,15 @@ async function load() {
   // Where bare imports find their packages.
   const outfile = join(root, 'node_modules', '.cache', 'cronce', `deployment-${process.pid}.mjs`);
   const entryPoints = [join(__dirname, 'deployment.ts')];
-  await build({ entryPoints, outfile, bundle: true, format: 'esm', platform: 'node', packages: 'external', logLevel: 'error' });
+  await build({
+    entryPoints,
+    outfile,
+    bundle: true,
+    format: 'esm',
+    platform: 'node',
+    packages: 'external',
+    logLevel: 'error',
+  });
   try {
     return await import(pathToFileURL(outfile));
   } finally {

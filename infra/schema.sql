@@ -164,6 +164,7 @@ DECLARE
   patience_ms integer := coalesce((p #>> '{lock,patienceMs}')::integer, 0);
   by_hand boolean := (policy ->> 'byHand')::boolean;
   at      timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
+  again   boolean := (p ->> 'again')::boolean;
   quiet   boolean := (p ->> 'published')::boolean;
   key     bigint;
   reason  text;
@@ -184,8 +185,9 @@ BEGIN
   PERFORM cronce.demand_durability();
   INSERT INTO cronce.job (name, first_seen_at) VALUES (want ->> 'job', at) ON CONFLICT DO NOTHING;
 
-  IF (p ->> 'again')::boolean THEN
+  IF again THEN
     SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    again := FOUND; -- a T0 that timed out has left none
     IF made.status <> 'running' THEN -- someone settled it meanwhile (a cancel): its outcome stands
       RETURN jsonb_build_object('run', cronce.record(made), 'restMs', 0, 'settled', '[]'::jsonb);
     END IF;
@@ -228,7 +230,7 @@ BEGIN
       RETURNING l.fence INTO token;
   END IF;
 
-  IF (p ->> 'again')::boolean THEN
+  IF again THEN
     UPDATE cronce.run r SET
         status = CASE WHEN reason IS NULL THEN 'running' ELSE 'skipped' END,
         skip_reason = reason, blocked_by = blocker, lock_key = key, fence = token, claimed_at = clock_timestamp(),

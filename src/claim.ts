@@ -55,7 +55,7 @@ export function claimSql(session: Session, request: ClaimRequest): string {
   const limitMs = claimTimeLimitMs(request.leaseMs);
   return [
     'BEGIN ISOLATION LEVEL READ COMMITTED',
-    `SELECT set_config('lock_timeout', '${limitMs}', true), set_config('statement_timeout', '${limitMs + request.waitMs}', true)`,
+    `SELECT set_config('lock_timeout', '${limitMs}', true), set_config('statement_timeout', '${limitMs + request.waitMs + 1_000}', true)`,
     `SELECT cronce.claim(${session.literal(JSON.stringify(claimJson(request)))}::jsonb) AS claimed`,
     'COMMIT',
   ].join('; ');

@@ -53,8 +53,10 @@ export async function coordinate(
   const session = await path.openSession();
   try {
     const claim = await path.claimAndLock(session);
+    path.log(claim.settled);
     const run = isOver(claim.run) ? claim.run : await path.workUnderLock(session, claim);
-    await path.publish(session, [...claim.settled, run]);
+    path.log([run]);
+    await path.publish(session, run);
     return run;
   } finally {
     await session.close();
@@ -87,8 +89,8 @@ class Path {
     const { job } = this.#delivery;
     if (job.overlap === 'replace') await replaceHolder(session, this.#delivery, job.waitMs);
     for (let again = 0; again < claimsAtMost; again++) {
-      const claim = await this.#claimOnce(session, runId, again > 0);
-      if (isOver(claim.run) || claim.entered) return claim;
+      const claim = await this.#claimOnce(session, runId, again > 0).catch(onceMoreAfterTimeout(again));
+      if (claim && (isOver(claim.run) || claim.entered)) return claim;
     }
     throw new LockTimeout(`the lock changed hands ${claimsAtMost} times before run ${runId} could enter`);
   }
@@ -154,13 +156,15 @@ class Path {
     });
   }
 
-  async publish(session: Session, runs: readonly RunRecord[]): Promise<void> {
+  log(runs: readonly RunRecord[]): void {
+    for (const run of runs) logOutcome(run, this.#coordinator.logger);
+  }
+
+  async publish(session: Session, run: RunRecord): Promise<void> {
+    if (this.#logOnly) return;
     const { logger, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
-    for (const run of runs) logOutcome(run, logger);
-    if (sinks.length === 0) return;
-    const own = runs.at(-1)?.id ?? null;
     const usable = session.lost.aborted ? await this.openSession().catch(() => null) : session;
-    if (usable) await relay(usable, own, { sinks, logger, timeoutMs });
+    if (usable) await relay(usable, run.id, { sinks, logger, timeoutMs });
     if (usable !== session) await usable?.close();
   }
 
@@ -176,6 +180,14 @@ class Path {
     const { clock } = this.#coordinator;
     return clock ? { now: clock() } : {};
   }
+}
+
+/** A stranger who queued for the lock got it between T0 and T1: the next claim will find it held. */
+function onceMoreAfterTimeout(again: number): (error: unknown) => null {
+  return (error) => {
+    if (error instanceof LockTimeout && again === 0) return null;
+    throw error;
+  };
 }
 
 /** Ends the run of an earlier slot that holds this job's lock, within half the time that the job may wait. */

@@ -19,8 +19,10 @@ import { Stop } from './ending.ts';
  * the transaction to commit is gone.
  */
 
-/** How long `enter` may wait for the moment between T0 and T1 to pass, ms. */
-export const enterTimeLimitMs = 5_000;
+/** How long `enter` may wait for a lock, ms: another claim's T0 is short. It waits for two at most. */
+const enterWaitMs = 2_500;
+/** How long it may take in all. Longer than both waits: lock_timeout shall speak, and not statement_timeout. */
+export const enterTimeLimitMs = 2 * enterWaitMs + 1_000;
 
 const namespace = 'cronce';
 
@@ -75,7 +77,7 @@ export function enterSql(
   return [
     'BEGIN ISOLATION LEVEL READ COMMITTED',
     `SELECT set_config('idle_in_transaction_session_timeout', '${leaseMs}', true)` +
-      `, set_config('lock_timeout', '${enterTimeLimitMs}', true)` +
+      `, set_config('lock_timeout', '${enterWaitMs}', true)` +
       `, set_config('statement_timeout', '${enterTimeLimitMs}', true)` +
       `, CASE WHEN current_setting('transaction_timeout', true) <> '0' THEN set_config('transaction_timeout', '0', true) END`,
     `SELECT cronce.enter(${session.literal(runId)}) AS entered`,

@@ -435,6 +435,36 @@ it('gives a due slot its run though a duplicate of another slot is being turned 
   expect(await due).toMatchObject({ status: 'succeeded' });
 });
 
+it('is held, and not left behind, where a stranger gets the lock between start record and lock', async () => {
+  const task = job(async () => 1);
+  const key = lockKey(task.name).toString();
+  await coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(db.url));
+  const [gate, stranger] = [
+    new pg.Client({ connectionString: db.url }),
+    new pg.Client({ connectionString: db.url }),
+  ];
+  await Promise.all([gate.connect(), stranger.connect()]);
+  await gate.query('BEGIN');
+  await gate.query('SELECT 1 FROM cronce.lock WHERE key = $1 FOR UPDATE', [key]);
+  const claiming = coordinate(deliveryFor(task, one), 60_000, coordinatorOn(db.url));
+  const waiting = async (what: string) =>
+    expect
+      .poll(async () =>
+        db.query(`SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = $1`, [
+          what,
+        ]),
+      )
+      .toHaveLength(1);
+  await waiting('transactionid'); // the claim has the lock and waits for its fence
+  const got = stranger.query('SELECT pg_advisory_lock($1)', [key]);
+  await waiting('advisory');
+  await gate.query('COMMIT');
+  await got;
+  expect(await claiming).toMatchObject({ status: 'skipped', skipReason: 'held', blockedBy: null });
+  await Promise.all([gate.end(), stranger.end()]);
+  expect(await stored(task.name)).toHaveLength(2);
+});
+
 it('refuses a lease that a job has changed', async () => {
   const task = job(
     async ({ tx, signal }) => {

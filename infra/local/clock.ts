@@ -6,6 +6,7 @@
  * later; and an invocation that failed is delivered again after one minute, then two, as often as its job allows.
  */
 import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, JobSchedule } from '../../src/job.ts';
 import { nextAfter } from '../../src/occurrences.ts';
@@ -48,6 +49,8 @@ class LocalClock {
 
   constructor(options: ClockOptions) {
     this.#options = options;
+    // Every delivery under way listens, and every one that waits.
+    setMaxListeners(0, this.#stopped.signal, this.#cut.signal);
     const startedAt = new Date();
     for (const job of options.jobs)
       job.schedules.forEach((schedule, index) => {

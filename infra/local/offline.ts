@@ -58,14 +58,31 @@ export async function startOffline(options: OfflineOptions): Promise<Offline> {
   }
 }
 
-async function launch({ httpPort, lambdaPort, stage, logFile, environment }: OfflineOptions): Promise<ChildProcess> {
+async function launch({
+  httpPort,
+  lambdaPort,
+  stage,
+  logFile,
+  environment,
+}: OfflineOptions): Promise<ChildProcess> {
   const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
   const ports = ['--httpPort', String(httpPort), '--lambdaPort', String(lambdaPort)];
   const log = createWriteStream(logFile, { flags: 'w', mode: 0o600 });
   await once(log, 'open');
   const child = spawn(
     process.execPath,
-    ['--import', await sandboxes(), osls, 'offline', 'start', '--stage', stage, '--host', '127.0.0.1', ...ports],
+    [
+      '--import',
+      await sandboxes(),
+      osls,
+      'offline',
+      'start',
+      '--stage',
+      stage,
+      '--host',
+      '127.0.0.1',
+      ...ports,
+    ],
     // A session of its own: Ctrl-C in the terminal reaches us alone, and we keep the order of stopping.
     { cwd: root, env: environment, detached: true, stdio: ['pipe', log, log] },
   );
@@ -93,10 +110,12 @@ async function untilListening(ports: readonly number[], giveUp: () => boolean): 
 
 export async function isListening(port: number, host = '127.0.0.1'): Promise<boolean> {
   const socket = connect({ port, host });
-  return once(socket, 'connect').then(
-    () => true,
-    () => false,
-  ).finally(() => socket.destroy());
+  return once(socket, 'connect')
+    .then(
+      () => true,
+      () => false,
+    )
+    .finally(() => socket.destroy());
 }
 
 async function lastWords(logFile: string): Promise<string> {
@@ -168,7 +187,9 @@ export async function invoke(
 async function answerFrom(response: IncomingMessage, functionName: string): Promise<Answer> {
   if (response.statusCode === 404) {
     response.resume();
-    throw new OfflineError(`the Lambda API knows no function ${functionName}: is another service running there?`);
+    throw new OfflineError(
+      `the Lambda API knows no function ${functionName}: is another service running there?`,
+    );
   }
   const failed = response.headers['x-amz-function-error'] !== undefined;
   const body = await text(response);

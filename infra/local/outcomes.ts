@@ -47,7 +47,10 @@ const styles = {
 } as const satisfies Record<RunRecord['status'], Parameters<typeof styleText>[0]>;
 
 /** One line: time, job, slot, outcome, reason, attempt, duration, and what it answered or why it failed. */
-export function outcomeLine(run: RunRecord, { colour, jobWidth }: { colour: boolean; jobWidth: number }): string {
+export function outcomeLine(
+  run: RunRecord,
+  { colour, jobWidth }: { colour: boolean; jobWidth: number },
+): string {
   const outcome = [run.status, run.skipReason].filter(Boolean).join(' ').padEnd(17);
   const tookMs = Date.parse(run.finishedAt ?? run.receivedAt) - Date.parse(run.startedAt ?? run.receivedAt);
   const columns = [
@@ -67,7 +70,9 @@ function attemptOf({ attempt, maxAttempts }: RunRecord): string {
 }
 
 function detailOf({ status, output, error, blockedBy }: RunRecord): string {
-  const text = error?.message ?? (status === 'succeeded' ? JSON.stringify(output) : blockedBy ? `by run ${blockedBy}` : '');
+  const text =
+    error?.message ??
+    (status === 'succeeded' ? JSON.stringify(output) : blockedBy ? `by run ${blockedBy}` : '');
   const line = text.replace(/\s+/g, ' ');
   return line.length > 80 ? `${line.slice(0, 79)}…` : line;
 }

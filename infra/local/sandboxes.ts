@@ -65,7 +65,12 @@ interface Invocation {
 }
 
 function isInvocation(message: unknown): message is Invocation {
-  return typeof message === 'object' && message !== null && 'port' in message && message.port instanceof MessagePort;
+  return (
+    typeof message === 'object' &&
+    message !== null &&
+    'port' in message &&
+    message.port instanceof MessagePort
+  );
 }
 
 /** For the worker: passes on its answer or, where its end closes the port without one, an error. */
@@ -88,5 +93,8 @@ if (isMainThread) {
   workerThreads.Worker = Sandbox;
   syncBuiltinESMExports();
   process.on('unhandledRejection', (reason) => console.error('An invocation failed:', reason));
-  process.stdin.on('close', () => process.exit()).resume().unref();
+  process.stdin
+    .on('close', () => process.exit())
+    .resume()
+    .unref();
 }

@@ -4,7 +4,7 @@
  * deliveries; nothing of it runs a job by itself.
  */
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
+import { once, setMaxListeners } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
@@ -16,7 +16,14 @@ import { Session } from '../../src/postgres/session.ts';
 import { readSettings, SettingsError, type Settings } from '../../src/settings.ts';
 import { build, BuildError } from '../build.ts';
 import { migrate, MigrationError } from '../migrate.ts';
-import { invoke, isListening, OfflineError, startOffline, type Answer, type InvocationType } from './offline.ts';
+import {
+  invoke,
+  isListening,
+  OfflineError,
+  startOffline,
+  type Answer,
+  type InvocationType,
+} from './offline.ts';
 import { LocalPostgresError, startPostgres } from './postgres.ts';
 import { RelayError, startRelay } from './relay.ts';
 
@@ -71,6 +78,14 @@ export async function startLocal(options: LocalOptions): Promise<Local> {
     await parts.stop();
     throw error;
   }
+}
+
+/** Aborts when we are asked to end. Further signals change nothing: with the parts in the middle of stopping, leaving them would leave orphans. */
+export function untilSignalled(): AbortSignal {
+  const asked = new AbortController();
+  setMaxListeners(0, asked.signal); // each delivery under way listens
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => asked.abort());
+  return asked.signal;
 }
 
 /** Delivers an event to a job's function. */
@@ -133,12 +148,21 @@ class Parts {
   }
 
   async stop(): Promise<void> {
-    for (let stop = this.#stops.pop(); stop !== undefined; stop = this.#stops.pop()) await stop().catch(() => undefined);
+    for (let stop = this.#stops.pop(); stop !== undefined; stop = this.#stops.pop())
+      await stop().catch(() => undefined);
   }
 }
 
 /** Errors that are made to be read are shown as they are, and a driver's with its meaning and cure. */
-const plainErrors = [LocalPostgresError, RelayError, OfflineError, BuildError, MigrationError, SettingsError, LocalError];
+const plainErrors = [
+  LocalPostgresError,
+  RelayError,
+  OfflineError,
+  BuildError,
+  MigrationError,
+  SettingsError,
+  LocalError,
+];
 
 function oneLine(error: unknown): string {
   return messageOf(error).split('\n', 1).join();
@@ -172,8 +196,11 @@ async function demandPort(port: number, purpose: string, flag: string): Promise<
 
 function portError(port: number, purpose: string, flag: string, cause?: unknown): LocalError {
   const code = cause instanceof Error && 'code' in cause ? cause.code : 'EADDRINUSE';
-  const what = code === 'EADDRINUSE' ? 'is in use: stop what uses it, or' : `can't be used (${String(code)}):`;
-  return new LocalError(`port ${port}, wanted for ${purpose}, ${what} choose another with ${flag}`, { cause });
+  const what =
+    code === 'EADDRINUSE' ? 'is in use: stop what uses it, or' : `can't be used (${String(code)}):`;
+  return new LocalError(`port ${port}, wanted for ${purpose}, ${what} choose another with ${flag}`, {
+    cause,
+  });
 }
 
 // --- database -----------------------------------------------------------------------------------
@@ -226,7 +253,10 @@ interface HandlersOptions extends Way {
   readonly tokens: Tokens;
 }
 
-function handlersEnvironment({ environment, lambdaPort }: LocalOptions, given: HandlersOptions): NodeJS.ProcessEnv {
+function handlersEnvironment(
+  { environment, lambdaPort }: LocalOptions,
+  given: HandlersOptions,
+): NodeJS.ProcessEnv {
   return {
     ...environment,
     DATABASE_URL: given.databaseUrl,
@@ -240,7 +270,9 @@ function handlersEnvironment({ environment, lambdaPort }: LocalOptions, given: H
 
 /** Made once, so that a command in the shell's history goes on working. */
 async function keptTokens(folder: string): Promise<Tokens> {
-  const [run, read] = await Promise.all(['token', 'read-token'].map(async (name) => keptToken(join(folder, name))));
+  const [run, read] = await Promise.all(
+    ['token', 'read-token'].map(async (name) => keptToken(join(folder, name))),
+  );
   return { run: run ?? '', read: read ?? '' };
 }
 

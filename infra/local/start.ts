@@ -6,12 +6,20 @@ import type { RunRecord } from '../../src/run.ts';
 import { deployedJobs } from '../jobs.ts';
 import { startClock } from './clock.ts';
 import { outcomeLine, outcomes } from './outcomes.ts';
-import { deliver, LocalError, localFolder, startLocal, type Local, type LocalOptions } from './setup.ts';
+import {
+  deliver,
+  LocalError,
+  localFolder,
+  startLocal,
+  untilSignalled,
+  type Local,
+  type LocalOptions,
+} from './setup.ts';
 
 const usage = 'npm start -- [--port 3000] [--lambda-port 3002] [--folder .cronce]';
 
 async function main(): Promise<void> {
-  const stopping = onceAskedToStop();
+  const stopping = untilSignalled();
   const local = await startLocal({ ...optionsFrom(process.argv.slice(2), process.env), signal: stopping });
   try {
     greet(local);
@@ -19,14 +27,8 @@ async function main(): Promise<void> {
   } finally {
     await local.stop();
   }
-  if (!stopping.aborted) throw new LocalError('serverless-offline ended by itself: see offline.log in the folder .cronce');
-}
-
-/** Further signals change nothing: with the parts in the middle of stopping, leaving them would leave orphans. */
-function onceAskedToStop(): AbortSignal {
-  const asked = new AbortController();
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => asked.abort());
-  return asked.signal;
+  if (!stopping.aborted)
+    throw new LocalError('serverless-offline ended by itself: see offline.log in the folder .cronce');
 }
 
 function optionsFrom(args: readonly string[], environment: NodeJS.ProcessEnv): LocalOptions {
@@ -44,7 +46,9 @@ function flagsOf(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], options: { port: text, 'lambda-port': text, folder: text } }).values;
   } catch (cause) {
-    throw new LocalError(`${cause instanceof Error ? cause.message : String(cause)}; usage: ${usage}`, { cause });
+    throw new LocalError(`${cause instanceof Error ? cause.message : String(cause)}; usage: ${usage}`, {
+      cause,
+    });
   }
 }
 
@@ -76,7 +80,8 @@ async function runUntil(over: readonly AbortSignal[], local: Local): Promise<voi
   const clock = startClock({
     jobs: deployedJobs,
     deliver: async (job, event, signal) => !(await deliver(local, job, event, { signal })).failed,
-    onTrouble: (job, error) => console.log(`${job} could not be delivered: ${error instanceof Error ? error.message : String(error)}`),
+    onTrouble: (job, error) =>
+      console.log(`${job} could not be delivered: ${error instanceof Error ? error.message : String(error)}`),
   });
   await aborted(over);
   await clock.stop();

@@ -19,7 +19,7 @@ const alone = (name: string, row: Row, trials: Record<Form, number>): PlannedRow
 });
 
 export const plan: readonly PlannedRow[] = [
-  alone('kill', rows.kill, { full: 100, short: 14 }),
+  alone('kill', rows.kill, { full: 100, short: 16 }),
   alone('freeze', rows.freeze, { full: 50, short: 6 }),
   alone('partition', rows.partition, { full: 50, short: 6 }),
   alone('block', rows.block, { full: 20, short: 4 }),
@@ -38,7 +38,7 @@ async function playPgbouncer(ground: Ground, form: Form): Promise<readonly RowRe
     ground,
     'pgbouncer',
     [
-      [rows.kill, { full: 28, short: 4 }],
+      [rows.kill, { full: 32, short: 4 }],
       [rows.freeze, { full: 12, short: 2 }],
       [rows.partition, { full: 12, short: 2 }],
       [rows.block, { full: 8, short: 1 }],
@@ -56,8 +56,9 @@ async function playNeon(ground: Ground, form: Form): Promise<readonly RowResult[
     'neon',
     [
       [rows.relay, { full: 48, short: 8 }],
-      [rows.kill, { full: 14, short: 2 }],
+      [rows.kill, { full: 16, short: 2 }],
       [rows.freeze, { full: 6, short: 1 }],
+    [rows.partition, { full: 10, short: 1 }],
       [rows.endSession, { full: 8, short: 2 }],
       [rows.lostAcknowledgement, { full: 10, short: 2 }],
     ],

@@ -38,23 +38,41 @@ const steady: readonly Step[] = [
 /** About as long as all that takes, once connected. */
 const pathMs = 220;
 
-/** The moments of the path at which it is killed: at a random time, or with a message in a certain state. */
-const moments: Readonly<Record<string, (trial: Trial, victim: Victim) => Promise<unknown>>> = {
-  'some time': (trial) => delay(trial.between(0, pathMs)),
-  'the claim under way': (_, { road }) => road.proxy.waitForQuery('cronce.claim', { hold: true }),
-  'the claim answered, unheard': (_, { road }) => road.proxy.swallowReplyTo('cronce.claim'),
-  'a statement running': (_, { road }) => road.proxy.waitForQuery('pg_sleep'),
-  'in a fenced transaction': (_, { road }) => road.proxy.waitForQuery('faults.fenced'),
-  'the commit under way': (_, { road }) => road.proxy.waitForQuery('RELEASE SAVEPOINT', { hold: true }),
-  'the commit answered, unheard': (_, { road }) => road.proxy.swallowReplyTo('RELEASE SAVEPOINT'),
-};
+/** A moment of the path at which it is killed. */
+interface Moment {
+  readonly work?: readonly Step[];
+  readonly comes: (trial: Trial, victim: Victim) => Promise<unknown>;
+}
+
+const someTime: Moment = { comes: (trial) => delay(trial.between(0, pathMs)) };
+const underWay = (query: string): Moment => ({
+  comes: (_, { road }) => road.proxy.waitForQuery(query, { hold: true }),
+});
+const answeredUnheard = (query: string): Moment => ({
+  comes: (_, { road }) => road.proxy.swallowReplyTo(query),
+});
+const asked = (query: string): Moment => ({ comes: (_, { road }) => road.proxy.waitForQuery(query) });
+/** At a random time in every second trial, with a certain message in a certain state in the others. */
+const moments: readonly [Moment, ...Moment[]] = [
+  someTime,
+  ...[
+    underWay('cronce.claim'),
+    answeredUnheard('cronce.claim'),
+    asked('pg_sleep'),
+    // The server must notice although it is busy.
+    { ...asked('pg_sleep'), work: [count, { do: 'statement', ms: 4_000 } as const] },
+    asked('faults.fenced'),
+    underWay('RELEASE SAVEPOINT'),
+    answeredUnheard('RELEASE SAVEPOINT'),
+  ].flatMap((moment) => [moment, someTime]),
+];
 const freeAfterKillMs = 1_000;
 
 export const kill: Row = (ground, trials, way) =>
   playRow(ground, { ...named('kill', way), trials, lanes: 3 }, async (trial) => {
-    const victim = await trial.begin(steady);
-    const [, moment] = trial.turn(everySecond(Object.entries(moments)));
-    await Promise.race([moment(trial, victim), victim.delivery.ended()]);
+    const { comes, work = steady } = trial.turn(moments);
+    const victim = await trial.begin(work);
+    await Promise.race([comes(trial, victim), victim.delivery.ended()]);
     if (victim.delivery.isTold) trial.giveUp('the run was over before the kill');
     const killedAt = await victim.worker.kill();
     // What it had sent is still on its way, as it would be in a network.
@@ -67,11 +85,6 @@ export const kill: Row = (ground, trials, way) =>
     await trial.settle();
     await demandKilledRunEnded(trial, victim);
   });
-
-/** A random time in every second trial. */
-function everySecond<T>([random, ...others]: readonly T[]): [T, ...T[]] {
-  return others.flatMap((other) => [random as T, other]) as [T, ...T[]];
-}
 
 async function demandKilledRunEnded(trial: Trial, { delivery, slot }: Victim): Promise<void> {
   const begun = delivery.events.find(({ kind }) => kind === 'begun');
@@ -223,7 +236,7 @@ async function demandNothingFenced(trial: Trial, runId: string): Promise<void> {
 
 // ── Restart of the server ─────────────────────────────────────────────────────────────────────────────────────
 
-/** Two holders at each restart, one of them cut off from the server a moment before. */
+/** In every second trial the holder is cut off from the server a moment before. */
 export const restart: Row = (ground, trials, way) =>
   playRow(ground, { ...named('restart', way), trials, lanes: 1, effects: true }, async (trial) => {
     const cutOff = await trial.begin([count, { do: 'effects', rounds: 80, everyMs: 50 }]);
@@ -233,7 +246,7 @@ export const restart: Row = (ground, trials, way) =>
     if (isCut) cutOff.road.proxy.partition();
     await delay(trial.between(0, 300));
     const downAt = Date.now();
-    await ground.server.restart(trial.turn(['fast', 'fast', 'immediate', 'immediate']));
+    await ground.server.restart(trial.turn(['fast', 'immediate', 'immediate', 'fast']));
     const next = await trial.next(cutOff.slot, brief, 4 * leaseMs);
     const again = await next.first('begun');
     trial.time('recovery', again.at - downAt);

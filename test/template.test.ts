@@ -1,0 +1,190 @@
+import { execFile } from 'node:child_process';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { build } from '../infra/build.ts';
+import { DeploymentError, deploymentOf } from '../infra/deployment.ts';
+import { deployedJobs } from '../infra/jobs.ts';
+import { defineJob, type Job } from '../src/job.ts';
+import { SettingsError } from '../src/settings.ts';
+
+interface Template {
+  readonly Resources: Record<string, { Type: string; Properties: Record<string, unknown> }>;
+}
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
+const work = async () => null;
+
+describe('the packaged template', () => {
+  let folder: string;
+  let resources: Template['Resources'];
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'cronce-package-'));
+    await build();
+    const env = { PATH: process.env['PATH'], HOME: process.env['HOME'], CRONCE_EVENT_BUS: 'outcomes' };
+    await promisify(execFile)(process.execPath, [osls, 'package', '--package', folder], { cwd: root, env });
+    const text = await readFile(join(folder, 'cloudformation-template-update-stack.json'), 'utf8');
+    resources = (JSON.parse(text) as Template).Resources;
+  });
+  afterAll(async () => rm(folder, { recursive: true, force: true }));
+
+  it.each(deployedJobs)('has a function for $name, with the limits of the job', (job) => {
+    const [id, { Properties }] = functionOf(job);
+    expect(Properties).toMatchObject({
+      FunctionName: `cronce-dev-${job.name}`,
+      Handler: job.name === 'sweep' ? '.build/sweep.handler' : '.build/scheduled.handler',
+      Runtime: 'nodejs24.x',
+      Timeout: Math.ceil(job.timeoutMs / 1_000) + 10,
+      Environment: { Variables: { CRONCE_JOB: job.name, DATABASE_URL: '', CRONCE_EVENT_BUS: 'outcomes' } },
+    });
+    expect(propertiesOf('AWS::Lambda::EventInvokeConfig')).toContainEqual(
+      expect.objectContaining({
+        FunctionName: { Ref: id },
+        MaximumRetryAttempts: job.retries,
+        MaximumEventAgeInSeconds: 21_600,
+        DestinationConfig: { OnFailure: { Destination: { 'Fn::GetAtt': ['DeadLetters', 'Arn'] } } },
+      }),
+    );
+  });
+
+  it.each(deployedJobs)('has the schedules of $name, and they may invoke it', (job) => {
+    const [id] = functionOf(job);
+    const arn = { 'Fn::GetAtt': [id, 'Arn'] };
+    job.schedules.forEach(({ schedule: { expression }, timeZone, via }, index) => {
+      if (via === 'scheduler') {
+        expect(propertiesOf('AWS::Scheduler::Schedule')).toContainEqual(
+          expect.objectContaining({
+            ScheduleExpression: expression,
+            ScheduleExpressionTimezone: timeZone,
+            Target: expect.objectContaining({
+              Arn: arn,
+              Input: `{"job":"${job.name}","schedule":${index},"scheduledTime":"<aws.scheduler.scheduled-time>"}`,
+            }) as unknown,
+          }),
+        );
+        return;
+      }
+      const [ruleId, rule] = only(
+        ofType('AWS::Events::Rule').filter(([, { Properties }]) =>
+          targetOf(Properties).includes(`["${id}","Arn"]`),
+        ),
+      );
+      expect(rule.Properties).toMatchObject({
+        ScheduleExpression: expression,
+        State: 'ENABLED',
+        Targets: [
+          {
+            Arn: arn,
+            InputTransformer: {
+              InputPathsMap: { time: '$.time', id: '$.id' },
+              InputTemplate: `{"job":"${job.name}","schedule":${index},"scheduledTime":<time>,"eventId":<id>}`,
+            },
+          },
+        ],
+      });
+      expect(propertiesOf('AWS::Lambda::Permission')).toContainEqual({
+        FunctionName: arn,
+        Action: 'lambda:InvokeFunction',
+        Principal: 'events.amazonaws.com',
+        SourceArn: { 'Fn::GetAtt': [ruleId, 'Arn'] },
+      });
+    });
+  });
+
+  it('schedules nothing else', () => {
+    const all = [...ofType('AWS::Events::Rule'), ...ofType('AWS::Scheduler::Schedule')];
+    expect(all).toHaveLength(deployedJobs.flatMap(({ schedules }) => schedules).length);
+  });
+
+  it('lets the HTTP function start jobs, and jobs publish, and neither do more', () => {
+    const actions = (id: string) => {
+      const { Policies } = resources[id]?.Properties as {
+        Policies: [{ PolicyDocument: { Statement: { Action: string | string[] }[] } }];
+      };
+      return Policies[0].PolicyDocument.Statement.flatMap(({ Action }) => Action);
+    };
+    const logs = ['logs:CreateLogStream', 'logs:PutLogEvents'];
+    expect(actions('HttpRole')).toEqual([...logs, 'lambda:InvokeFunction']);
+    expect(actions('JobRole')).toEqual([...logs, 'sqs:SendMessage', 'events:PutEvents']);
+    expect(actions('SchedulerRole')).toEqual(['lambda:InvokeFunction', 'sqs:SendMessage']);
+  });
+
+  it('refers to nothing that it does not have', () => {
+    const referred = [...JSON.stringify(resources).matchAll(/"Fn::GetAtt":\["(\w+)"|"Ref":"(\w+)"/g)];
+    const missing = referred.map(([, got, ref]) => got ?? ref ?? '').filter((id) => !(id in resources));
+    expect(missing).toEqual([]);
+  });
+
+  function ofType(type: string) {
+    return Object.entries(resources).filter(([, { Type }]) => Type === type);
+  }
+
+  function propertiesOf(type: string) {
+    return ofType(type).map(([, { Properties }]) => Properties);
+  }
+
+  function functionOf({ name }: Job) {
+    const named = (properties: Record<string, unknown>) =>
+      properties['FunctionName'] === `cronce-dev-${name}`;
+    return only(ofType('AWS::Lambda::Function').filter(([, { Properties }]) => named(Properties)));
+  }
+
+  function targetOf(properties: Record<string, unknown>): string {
+    return JSON.stringify(properties['Targets']);
+  }
+});
+
+describe('a deployment', () => {
+  const deployed = (job: Job, environment = {}) =>
+    deploymentOf({ service: 'cronce', stage: 'test', environment, jobs: [job] });
+
+  it('keeps what only EventBridge Scheduler knows, and disables what is disabled', () => {
+    const schedule = {
+      at: 'rate(1 hour)',
+      flexibleMinutes: 5,
+      start: '2027-01-01T00:00:00Z',
+      enabled: false,
+    };
+    const { Resources } = deployed(defineJob({ name: 'tidy-up', schedule, work })).resources;
+    expect(Resources['TidyDashupSchedule0']?.Properties).toMatchObject({
+      FlexibleTimeWindow: { Mode: 'FLEXIBLE', MaximumWindowInMinutes: 5 },
+      StartDate: '2027-01-01T00:00:00.000Z',
+      State: 'DISABLED',
+    });
+  });
+
+  it('disables every schedule of a job that is disabled', () => {
+    const job = defineJob({ name: 'tidy-up', schedule: 'rate(1 hour)', enabled: false, work });
+    expect(deployed(job).resources.Resources['TidyDashupSchedule0']?.Properties['State']).toBe('DISABLED');
+  });
+
+  it('gives waiting its time, and never more than Lambda has', () => {
+    const job = (timeoutMs: number) =>
+      defineJob({ name: 'a', overlap: 'wait', waitMs: 20_000, timeoutMs, work });
+    expect(deployed(job(60_000)).functions['a']?.timeout).toBe(90);
+    expect(deployed(job(870_000)).functions['a']?.timeout).toBe(900);
+  });
+
+  it('keeps the tokens from all functions but the HTTP one', () => {
+    const { functions } = deployed(defineJob({ name: 'a', work }), {
+      CRONCE_RUN_TOKENS: 'a-token-of-some-length',
+    });
+    expect(functions['http']?.environment).toHaveProperty('CRONCE_RUN_TOKENS');
+    expect(functions['a']?.environment).not.toHaveProperty('CRONCE_RUN_TOKENS');
+  });
+
+  it('refuses a job named like a function of its own, and a setting that is none', () => {
+    expect(() => deployed(defineJob({ name: 'http', work }))).toThrow(DeploymentError);
+    expect(() => deployed(defineJob({ name: 'a', work }), { CRONCE_LESE_MS: '5000' })).toThrow(SettingsError);
+  });
+});
+
+function only<T>(found: readonly T[]): T {
+  expect(found).toHaveLength(1);
+  return found[0] as T;
+}
