@@ -19,6 +19,17 @@ export interface ClockOptions {
   readonly onTrouble: (job: string, error: unknown) => void;
 }
 
+export interface Time {
+  now(): number;
+  /** False if the signal has cut it short. */
+  sleep(ms: number, signal?: AbortSignal): Promise<boolean>;
+}
+
+const realTime: Time = {
+  now: () => Date.now(),
+  sleep: async (ms, signal) => sleep(ms, true, signal && { signal }).catch(() => false),
+};
+
 export interface Clock {
   /** Starts nothing more, and waits for what has just been delivered, for a moment. */
   stop(): Promise<void>;
@@ -35,23 +46,25 @@ const latenessMs = 60_000;
 const longestNapMs = 60_000;
 const finishWithinMs = 2_000;
 
-export function startClock(options: ClockOptions): Clock {
-  const clock = new LocalClock(options);
+export function startClock(options: ClockOptions, time = realTime): Clock {
+  const clock = new LocalClock(options, time);
   return { stop: async () => clock.stop() };
 }
 
 class LocalClock {
   readonly #options: ClockOptions;
+  readonly #time: Time;
   readonly #stopped = new AbortController();
   readonly #cut = new AbortController();
   readonly #underWay = new Set<Promise<void>>();
   #slots = 0;
 
-  constructor(options: ClockOptions) {
+  constructor(options: ClockOptions, time: Time) {
     this.#options = options;
+    this.#time = time;
     // Every delivery under way listens, and every one that waits.
     setMaxListeners(0, this.#stopped.signal, this.#cut.signal);
-    const startedAt = new Date();
+    const startedAt = time.now();
     for (const job of options.jobs)
       job.schedules.forEach((schedule, index) => {
         if (job.enabled && schedule.enabled) this.#keep(this.#follow(job, schedule, index, startedAt));
@@ -61,18 +74,23 @@ class LocalClock {
   async stop(): Promise<void> {
     this.#stopped.abort();
     const finished = Promise.all(this.#underWay);
-    await Promise.race([finished, sleep(finishWithinMs, undefined, { ref: false })]);
+    await Promise.race([finished, this.#time.sleep(finishWithinMs, this.#cut.signal)]);
     this.#cut.abort();
     await finished;
   }
 
-  async #follow(job: Job, given: JobSchedule, index: number, startedAt: Date): Promise<void> {
+  async #follow(job: Job, given: JobSchedule, index: number, startedAt: number): Promise<void> {
     const { schedule, timeZone, via, start, end } = given;
-    const second = Math.floor(startedAt.getTime() / 1_000) * 1_000;
+    const second = Math.floor(startedAt / 1_000) * 1_000;
     const anchor = new Date(Math.max(second + firstOfRateMs, start?.getTime() ?? 0));
-    let last = Math.max(startedAt.getTime(), (start?.getTime() ?? 0) - 1);
+    let last = Math.max(startedAt, (start?.getTime() ?? 0) - 1);
     for (;;) {
-      const due = nextAfter(schedule, new Date(Math.max(last, Date.now() - latenessMs)), timeZone, anchor);
+      const due = nextAfter(
+        schedule,
+        new Date(Math.max(last, this.#time.now() - latenessMs)),
+        timeZone,
+        anchor,
+      );
       if (due === undefined || (end !== null && due > end) || !(await this.#reached(due))) return;
       last = due.getTime();
       this.#fire(job, eventOf(job.name, index, due, via));
@@ -81,8 +99,8 @@ class LocalClock {
 
   /** False once the clock is stopped. */
   async #reached(due: Date): Promise<boolean> {
-    for (let leftMs = due.getTime() - Date.now(); leftMs > 0; leftMs = due.getTime() - Date.now())
-      if (!(await this.#nap(Math.min(leftMs, longestNapMs)))) return false;
+    const leftMs = () => due.getTime() - this.#time.now();
+    while (leftMs() > 0) if (!(await this.#nap(Math.min(leftMs(), longestNapMs)))) return false;
     return !this.#stopped.signal.aborted;
   }
 
@@ -109,7 +127,7 @@ class LocalClock {
   }
 
   async #nap(ms: number): Promise<boolean> {
-    return sleep(ms, true, { signal: this.#stopped.signal }).catch(() => false);
+    return this.#time.sleep(ms, this.#stopped.signal);
   }
 
   #keep(activity: Promise<void>): void {

@@ -17,8 +17,8 @@ export type Step =
   | { readonly do: 'effects'; readonly rounds: number; readonly everyMs: number }
   /** In each round a row through `tx`, an effect behind `check()` and a fenced row; goes on where one is refused. */
   | { readonly do: 'everything'; readonly rounds: number; readonly everyMs: number }
-  /** A fenced transaction that stays open so long. */
-  | { readonly do: 'fenced'; readonly openMs: number }
+  /** Fenced transactions that stay open so long, one after the other; goes on where one is refused. */
+  | { readonly do: 'fenced'; readonly rounds: number; readonly everyMs: number; readonly openMs: number }
   /** Blocks the event loop: by itself, while a statement is under way, or inside a fenced transaction. */
   | { readonly do: 'block'; readonly ms: number; readonly in?: 'statement' | 'fenced' }
   | { readonly do: 'throw' };

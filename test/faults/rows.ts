@@ -33,7 +33,7 @@ const steady: readonly Step[] = [
   { do: 'write', rounds: 4, everyMs: 10 },
   { do: 'statement', ms: 40 },
   { do: 'effects', rounds: 2, everyMs: 5 },
-  { do: 'fenced', openMs: 20 },
+  { do: 'fenced', rounds: 1, everyMs: 0, openMs: 20 },
 ];
 /** About as long as all that takes, once connected. */
 const pathMs = 220;
@@ -111,9 +111,16 @@ function described(ended: Ended): string {
 
 // ── SIGSTOP of the holder ─────────────────────────────────────────────────────────────────────────────────────
 
+/** What it is about when it freezes, and goes on with when it thaws. */
+const habits: readonly [Step, ...Step[]] = [
+  rounds(40),
+  { do: 'effects', rounds: 90, everyMs: 15 },
+  { do: 'fenced', rounds: 12, everyMs: 5, openMs: 100 },
+];
+
 export const freeze: Row = (ground, trials, way) =>
   playRow(ground, { ...named('freeze', way), trials, lanes: 6, effects: true }, async (trial) => {
-    const victim = await trial.begin([count, rounds(40)]);
+    const victim = await trial.begin([count, trial.turn(habits)]);
     const begun = await victim.delivery.first('begun');
     await delay(trial.between(0, 500));
     const frozenAt = victim.worker.freeze();
@@ -138,7 +145,8 @@ async function demandHeld(trial: Trial, { slot }: Victim, holder: string): Promi
 /** The broken run ends as lost, by whoever records it, and its path says so or that it does not know. */
 async function demandLost(trial: Trial, { delivery }: Victim, runId: string): Promise<void> {
   const ended = await delivery.ended();
-  await delivery.first('left');
+  // Long enough for whatever its work still tries. Some of it waits for an answer that never comes.
+  await Promise.race([delivery.first('left'), delay(leaseMs)]);
   const knows = ended.kind === 'told' && ended.run.status === 'lost';
   const knowsNot = ended.kind === 'threw' && ended.error.name === 'OutcomeUnknown';
   if (!knows && !knowsNot) trial.violate(`the broken run was told as ${described(ended)}`);
@@ -206,6 +214,10 @@ async function demandStoppedBeforeFree(
 
 const blocks: readonly [Step[], ...Step[][]] = [
   [{ do: 'block', ms: 2_800 }],
+  [
+    { do: 'block', ms: 2_800 },
+    { do: 'effects', rounds: 5, everyMs: 10 },
+  ],
   [{ do: 'block', ms: 2_800 }, rounds(5)],
   [{ do: 'block', ms: 2_800, in: 'statement' }, rounds(5)],
   [{ do: 'block', ms: 2_800, in: 'fenced' }, rounds(5)],
@@ -251,7 +263,7 @@ export const restart: Row = (ground, trials, way) =>
     const again = await next.first('begun');
     trial.time('recovery', again.at - downAt);
     const stopped = await cutOff.delivery.first('stopped');
-    if (stopped.at >= again.at) trial.violate(`two worked for ${again.at - stopped.at} ms`);
+    if (stopped.at >= again.at) trial.violate(`two worked for ${stopped.at - again.at} ms`);
     if (isCut) trial.time('lead', again.at - stopped.at);
     await demandLost(trial, cutOff, begun.runId);
     demandSuccess(trial, await next.ended());
@@ -279,7 +291,11 @@ const endings: readonly [Ending, ...Ending[]] = [
   { work: [{ do: 'limit statements', ms: 150 }, swallowed], outcomes: ['failed'] },
   { work: [long], timeoutMs: 300, outcomes: ['timed_out'], stopped: 'deadline' },
   // Nothing to cancel; but it may hit a heartbeat, and that fails the transaction.
-  { work: [{ do: 'fenced', openMs: 300 }], fault: 'pg_cancel_backend', outcomes: ['succeeded', 'failed'] },
+  {
+    work: [{ do: 'fenced', rounds: 1, everyMs: 0, openMs: 300 }],
+    fault: 'pg_cancel_backend',
+    outcomes: ['succeeded', 'failed'],
+  },
 ];
 
 export const endSession: Row = (ground, trials, way) =>
@@ -315,6 +331,30 @@ async function endFromOutside(
   await delay(trial.between(0, 200));
   await db.query(`SELECT ${fault}(backend_pid) FROM cronce.run WHERE id = $1`, [runId]);
 }
+
+// ── A session that ends and whose holder is not told ──────────────────────────────────────────────────────────
+
+/**
+ * The lock goes to a successor while the holder can still vouch for it by its own count: no signal can be in time. What
+ * it then does in fenced transactions, on connections that work, the fence alone keeps from being committed.
+ */
+export const fence: Row = (ground, trials, way) =>
+  playRow(ground, { ...named('fence', way), trials, lanes: 3 }, async (trial) => {
+    const victim = await trial.begin([count, { do: 'fenced', rounds: 60, everyMs: 30, openMs: 0 }]);
+    const begun = await victim.delivery.first('begun');
+    await delay(trial.between(0, 300));
+    // Between two of them: one that is cut off itself would wait for ever, and try nothing.
+    await victim.road.proxy.waitForQuery((sql) => sql === 'COMMIT');
+    await delay(10);
+    const lostAt = Date.now();
+    victim.road.proxy.partition({ newConnections: 'accept', serverSide: 'dropped' });
+    const next = await trial.next(victim.slot, [count, rounds(25)], leaseMs);
+    trial.time('recovery', (await next.first('begun')).at - lostAt);
+    await demandLost(trial, victim, begun.runId);
+    demandSuccess(trial, await next.ended());
+    const refused = victim.delivery.events.some((event) => event.kind === 'refused' && event.at > lostAt);
+    if (!refused) trial.giveUp('nothing fenced was tried after the loss');
+  });
 
 // ── Acknowledgement of COMMIT swallowed ───────────────────────────────────────────────────────────────────────
 

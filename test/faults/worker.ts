@@ -103,6 +103,8 @@ class Work {
   /** Answers what must be there if the run succeeds. */
   async perform(): Promise<{ rows: number; counted: number }> {
     const { runId, fence, signal } = this.#context;
+    // Made before it is needed: a thawed process must find nothing to wait for between its `check()` and the act.
+    await outsideWorld().catch(() => undefined);
     this.#tell({ kind: 'begun', runId, fence: fence.toString(), lock: this.#order.lock });
     signal.addEventListener('abort', () => {
       const { reason } = signal.reason as Stop;
@@ -137,7 +139,9 @@ class Work {
       case 'everything':
         return this.#rounds(step, () => this.#everything());
       case 'fenced':
-        return this.#fenced(() => delay(step.openMs));
+        return this.#rounds(step, () =>
+          this.#attempt('fenced', () => this.#fenced(() => delay(step.openMs))),
+        );
       case 'block':
         return this.#block(step);
       case 'throw':
