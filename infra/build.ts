@@ -105,11 +105,18 @@ async function replace(file: string, bytes: Uint8Array): Promise<void> {
 
 async function main(): Promise<void> {
   const began = performance.now();
-  const { metafile } = await build();
-  for (const [file, { bytes, entryPoint }] of Object.entries(metafile.outputs))
-    if (entryPoint !== undefined && !file.endsWith('.map'))
-      console.log(`${file}  ${(bytes / 1000).toFixed(1)} kB  ${entryPoint}`);
+  const { outputs } = (await build()).metafile;
+  for (const [file, { entryPoint }] of Object.entries(outputs))
+    if (entryPoint?.startsWith('functions/'))
+      console.log(`${file}  ${kilobytes(file, outputs)} KB with all it can load`);
   console.log(`built in ${Math.round(performance.now() - began)} ms`);
+}
+
+function kilobytes(entry: string, outputs: Bundled['metafile']['outputs']): number {
+  const reached = new Set([entry]);
+  // A set goes on to what is added to it meanwhile.
+  for (const file of reached) outputs[file]?.imports.forEach(({ path }) => reached.add(path));
+  return Math.round([...reached].reduce((sum, file) => sum + (outputs[file]?.bytes ?? 0), 0) / 1024);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

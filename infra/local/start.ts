@@ -1,5 +1,6 @@
 /** `npm start`: the whole coordinator on this machine, until Ctrl-C. */
 import { once } from 'node:events';
+import { join, relative } from 'node:path';
 import { parseArgs } from 'node:util';
 
 import type { RunRecord } from '../../src/run.ts';
@@ -20,15 +21,18 @@ const usage = 'npm start -- [--port 3000] [--lambda-port 3002] [--folder .cronce
 
 async function main(): Promise<void> {
   const stopping = untilSignalled();
-  const local = await startLocal({ ...optionsFrom(process.argv.slice(2), process.env), signal: stopping });
+  const options = optionsFrom(process.argv.slice(2), process.env);
+  const local = await startLocal({ ...options, signal: stopping });
   try {
-    greet(local);
+    greet(local, options.folder);
     await runUntil([stopping, local.ended], local);
   } finally {
     await local.stop();
   }
   if (!stopping.aborted)
-    throw new LocalError('serverless-offline ended by itself: see offline.log in the folder .cronce');
+    throw new LocalError(
+      `serverless-offline ended by itself: see ${join(options.folder, 'offline.log')}, and start again`,
+    );
 }
 
 function optionsFrom(args: readonly string[], environment: NodeJS.ProcessEnv): LocalOptions {
@@ -58,8 +62,8 @@ function portFrom(flag: string, given: string): number {
   throw new LocalError(`${flag} is ${JSON.stringify(given)}; allowed: a port from 1 to 65535`);
 }
 
-function greet({ url, lambdaPort, tokens, driver }: Local): void {
-  console.log(`Cronce runs, with the ${driver} driver. Ctrl-C stops it; its data stays in .cronce/
+function greet({ url, lambdaPort, tokens, driver }: Local, folder: string): void {
+  console.log(`Cronce runs, with the ${driver} driver. Ctrl-C stops it; its data stays in ${relative('', folder)}/
 
   page, API    ${url}
   Lambda API   http://localhost:${lambdaPort}

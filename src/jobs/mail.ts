@@ -1,5 +1,5 @@
 import { mkdir, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 
 /** The port through which jobs send mail. A provider's client takes the key as its idempotency key. */
@@ -15,7 +15,7 @@ export interface Message {
 }
 
 /** A file a message, named by its key: the local stand-in for a provider that deduplicates. */
-export function fileMail(folder: string = join(tmpdir(), 'cronce-mail')): Mail {
+export function fileMail(folder: string = join(tmpdir(), `cronce-mail-${userInfo().uid}`)): Mail {
   return {
     async send(message, signal) {
       await mkdir(folder, { recursive: true });

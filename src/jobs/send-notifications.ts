@@ -40,7 +40,7 @@ export function sendNotificationsBy(mail: Mail) {
 
 async function findPending(tx: Transaction): Promise<Pending[]> {
   const { rows } = await tx.query<Pending>(
-    'SELECT id, recipient, body FROM app.notification WHERE sent_at IS NULL ORDER BY id LIMIT 10',
+    'SELECT id, recipient, body FROM app.notification WHERE sent_at IS NULL ORDER BY created_at, id LIMIT 10',
   );
   return rows;
 }

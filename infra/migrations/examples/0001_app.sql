@@ -23,13 +23,13 @@ CREATE TABLE app.daily_statistics (
 );
 
 CREATE TABLE app.notification (
-  id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  id         uuid PRIMARY KEY DEFAULT gen_random_uuid(), -- names the mail's key, so it must be unique everywhere
   recipient  text NOT NULL,
   body       text NOT NULL,
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   sent_at    timestamptz
 );
-CREATE INDEX notification_pending ON app.notification (id) WHERE sent_at IS NULL;
+CREATE INDEX notification_pending ON app.notification (created_at) WHERE sent_at IS NULL;
 
 -- Something to work on.
 INSERT INTO app.session (user_name, expires_at)
