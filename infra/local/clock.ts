@@ -2,14 +2,16 @@
  * Plays EventBridge and Lambda's asynchronous queue for a local set-up: each job's events, in the shapes in which the
  * deployed rules and schedules send them, at the times that their expressions mean.
  *
- * Like these it delivers at least once. One slot in five is delivered twice, by turns at once and a few seconds
- * later; and an invocation that failed is delivered again after one minute, then two, as often as its job allows.
+ * Like these it delivers at least once: a fate says when, and how often. An invocation that failed is delivered again
+ * after one minute, then two, as often as its job allows. And like these it does not sleep with the machine: what fell
+ * due meanwhile is delivered on waking, each event with its own slot, a schedule's in order.
  */
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, JobSchedule } from '../../src/job.ts';
-import { nextAfter } from '../../src/occurrences.ts';
+import { nextAfter, occurrencesBetween } from '../../src/occurrences.ts';
+import { sweepName } from '../../src/sweep.ts';
 
 export interface ClockOptions {
   readonly jobs: readonly Job[];
@@ -17,6 +19,27 @@ export interface ClockOptions {
   readonly deliver: (job: string, event: unknown, signal: AbortSignal) => Promise<boolean>;
   /** When a delivery did not reach the function at all. */
   readonly onTrouble: (job: string, error: unknown) => void;
+  /** When the machine has slept, and so many events fell due meanwhile. */
+  readonly onCatchUp?: (sleptMs: number, events: number) => void;
+  /** By default one slot in five is delivered twice, by turns at once and a few seconds later. */
+  readonly fate?: Fate;
+  /** The delays of retries are divided by this; default 1. */
+  readonly speed?: number;
+}
+
+/** After how many ms each delivery of an event comes; none: it is lost. */
+export type Fate = (due: Due) => readonly number[];
+
+/** An event that falls due. */
+export interface Due {
+  readonly job: Job;
+  readonly schedule: number;
+  /** The how-manyth of its schedule that falls due since the start, from 0. */
+  readonly nth: number;
+  readonly slot: Date;
+  /** How long until the next slot of its schedule, ms. */
+  readonly untilNextMs: number;
+  readonly event: unknown;
 }
 
 export interface Time {
@@ -40,10 +63,14 @@ const firstOfRateMs = 5_000;
 const twiceEvery = 5;
 const laterMs = 3_000;
 const retryAfterMs = [60_000, 120_000];
-/** What fell due longer ago, while the machine slept, is not made up for. */
-const latenessMs = 60_000;
-/** Timers take no more than 24 days, and a clock may be set. */
-const longestNapMs = 60_000;
+/** For so long EventBridge tries to deliver an event; what fell due before, while the machine slept, is gone. */
+const keptForMs = 24 * 3_600_000;
+/** So many of one schedule, the latest, so that a night's sleep doesn't keep a laptop busy all morning. */
+const keptAtMost = 500;
+/** Timers stand still while the machine sleeps, so this is also how soon its waking is noticed. */
+const longestNapMs = 5_000;
+/** Only sleep makes a nap so much longer than was asked for, by the clock on the wall. */
+const oversleptMs = 10_000;
 const finishWithinMs = 2_000;
 
 export function startClock(options: ClockOptions, time = realTime): Clock {
@@ -54,21 +81,20 @@ export function startClock(options: ClockOptions, time = realTime): Clock {
 class LocalClock {
   readonly #options: ClockOptions;
   readonly #time: Time;
+  readonly #fate: Fate;
+  readonly #timetables: readonly Timetable[];
   readonly #stopped = new AbortController();
   readonly #cut = new AbortController();
   readonly #underWay = new Set<Promise<void>>();
-  #slots = 0;
 
   constructor(options: ClockOptions, time: Time) {
     this.#options = options;
     this.#time = time;
+    this.#fate = options.fate ?? someTwice();
+    this.#timetables = timetablesOf(options.jobs, time.now());
     // Every delivery under way listens, and every one that waits.
     setMaxListeners(0, this.#stopped.signal, this.#cut.signal);
-    const startedAt = time.now();
-    for (const job of options.jobs)
-      job.schedules.forEach((schedule, index) => {
-        if (job.enabled && schedule.enabled) this.#keep(this.#follow(job, schedule, index, startedAt));
-      });
+    this.#keep(this.#run());
   }
 
   async stop(): Promise<void> {
@@ -79,60 +105,159 @@ class LocalClock {
     await finished;
   }
 
-  async #follow(job: Job, given: JobSchedule, index: number, startedAt: number): Promise<void> {
-    const { schedule, timeZone, via, start, end } = given;
-    const second = Math.floor(startedAt / 1_000) * 1_000;
-    const anchor = new Date(Math.max(second + firstOfRateMs, start?.getTime() ?? 0));
-    let last = Math.max(startedAt, (start?.getTime() ?? 0) - 1);
+  async #run(): Promise<void> {
     for (;;) {
-      const due = nextAfter(
-        schedule,
-        new Date(Math.max(last, this.#time.now() - latenessMs)),
-        timeZone,
-        anchor,
-      );
-      if (due === undefined || (end !== null && due > end) || !(await this.#reached(due))) return;
-      last = due.getTime();
-      this.#fire(job, eventOf(job.name, index, due, via));
+      const before = this.#time.now();
+      const napMs = this.#untilNext(before);
+      if (!(await this.#nap(napMs))) return;
+      const now = this.#time.now();
+      const sleptMs = now - before - napMs;
+      if (sleptMs > oversleptMs) this.#catchUp(now, sleptMs);
+      else for (const timetable of this.#timetables) this.#fire(timetable, now);
     }
   }
 
-  /** False once the clock is stopped. */
-  async #reached(due: Date): Promise<boolean> {
-    const leftMs = () => due.getTime() - this.#time.now();
-    while (leftMs() > 0) if (!(await this.#nap(Math.min(leftMs(), longestNapMs)))) return false;
-    return !this.#stopped.signal.aborted;
+  #untilNext(now: number): number {
+    const next = Math.min(...this.#timetables.map(({ next }) => next));
+    return Math.max(0, Math.min(next - now, longestNapMs));
   }
 
-  #fire(job: Job, event: unknown): void {
-    const nth = this.#slots++;
-    this.#keep(this.#deliverUntilTaken(job, event));
-    if (nth % twiceEvery !== 0) return;
-    const afterMs = (nth / twiceEvery) % 2 === 0 ? 0 : laterMs;
-    this.#keep(this.#nap(afterMs).then(async (on) => (on ? this.#deliverUntilTaken(job, event) : undefined)));
+  #fire(timetable: Timetable, now: number): void {
+    for (const due of timetable.take(now))
+      for (const delayMs of this.#fate(due))
+        this.#keep(this.#deliverAt(now + delayMs, due, timetable.caughtUp));
   }
 
-  async #deliverUntilTaken(job: Job, event: unknown): Promise<void> {
-    for (const waitMs of [0, ...retryAfterMs.slice(0, job.retries)]) {
-      if (waitMs > 0 && !(await this.#nap(waitMs))) return;
-      if (await this.#deliver(job, event)) return;
+  async #deliverAt(at: number, due: Due, after: Promise<void>): Promise<void> {
+    await after;
+    if (!(await this.#reached(at))) return;
+    if (!(await this.#deliver(due))) await this.#retry(due);
+  }
+
+  async #retry(due: Due): Promise<void> {
+    for (const afterMs of retryAfterMs.slice(0, due.job.retries)) {
+      if (!(await this.#reached(this.#time.now() + afterMs / (this.#options.speed ?? 1)))) return;
+      if (await this.#deliver(due)) return;
     }
   }
 
-  async #deliver({ name }: Job, event: unknown): Promise<boolean> {
+  async #deliver({ job: { name }, event }: Due): Promise<boolean> {
     return this.#options.deliver(name, event, this.#cut.signal).catch((error: unknown) => {
       if (!this.#stopped.signal.aborted) this.#options.onTrouble(name, error);
       return false;
     });
   }
 
+  /** A sweep waits for all others too: it would take for missed whatever has not had its turn. */
+  #catchUp(now: number, sleptMs: number): void {
+    const late = this.#timetables.map((timetable) => ({ timetable, dues: timetable.take(now) }));
+    const events = late.reduce((sum, { dues }) => sum + dues.length, 0);
+    if (events > 0) this.#options.onCatchUp?.(sleptMs, events);
+    for (const { timetable, dues } of late) {
+      const first = isSweep(timetable) ? this.#timetables : [timetable];
+      const done = Promise.all(first.map(async ({ caughtUp }) => caughtUp));
+      timetable.caughtUp = this.#deliverInOrder(dues, done);
+      this.#keep(timetable.caughtUp);
+    }
+  }
+
+  /** Each once the one before has been answered: all at once, the first would have the others skipped as `held`. */
+  async #deliverInOrder(dues: readonly Due[], after: Promise<unknown>): Promise<void> {
+    await after;
+    for (const due of dues) {
+      if (this.#stopped.signal.aborted) return;
+      if (!(await this.#deliver(due))) this.#keep(this.#retry(due));
+    }
+  }
+
+  /** By the clock on the wall, since others than this machine count the time. False once the clock is stopped. */
+  async #reached(at: number): Promise<boolean> {
+    const leftMs = () => at - this.#time.now();
+    while (leftMs() > 0) if (!(await this.#nap(Math.min(leftMs(), longestNapMs)))) return false;
+    return !this.#stopped.signal.aborted;
+  }
+
   async #nap(ms: number): Promise<boolean> {
-    return this.#time.sleep(ms, this.#stopped.signal);
+    return (await this.#time.sleep(ms, this.#stopped.signal)) && !this.#stopped.signal.aborted;
   }
 
   #keep(activity: Promise<void>): void {
     const kept: Promise<void> = activity.finally(() => this.#underWay.delete(kept));
     this.#underWay.add(kept);
+  }
+}
+
+/** One slot in five, by turns at once and a few seconds later. */
+function someTwice(): Fate {
+  let slots = 0;
+  return () => {
+    const nth = slots++;
+    if (nth % twiceEvery !== 0) return [0];
+    return [0, (nth / twiceEvery) % 2 === 0 ? 0 : laterMs];
+  };
+}
+
+// --- what is due --------------------------------------------------------------------------------
+
+/** Those of the sweep come last. */
+function timetablesOf(jobs: readonly Job[], startedAt: number): Timetable[] {
+  return jobs
+    .filter(({ enabled }) => enabled)
+    .flatMap((job) => job.schedules.map((given, index) => ({ job, given, index })))
+    .filter(({ given }) => given.enabled)
+    .map(({ job, given, index }) => new Timetable(job, given, index, startedAt))
+    .toSorted((one, other) => Number(isSweep(one)) - Number(isSweep(other)));
+}
+
+function isSweep({ job }: Timetable): boolean {
+  return job.name === sweepName;
+}
+
+/** One schedule of a job, and how far it has come. */
+class Timetable {
+  readonly job: Job;
+  /** Epoch milliseconds of the next slot; Infinity where there is none. */
+  next: number;
+  /** Settles once what fell due during a sleep has been delivered. */
+  caughtUp = Promise.resolve();
+  readonly #given: JobSchedule;
+  readonly #index: number;
+  readonly #anchor: Date;
+  #last: number;
+  #nth = 0;
+
+  constructor(job: Job, given: JobSchedule, index: number, startedAt: number) {
+    const startMs = given.start?.getTime() ?? 0;
+    this.job = job;
+    this.#given = given;
+    this.#index = index;
+    this.#anchor = new Date(Math.max(Math.floor(startedAt / 1_000) * 1_000 + firstOfRateMs, startMs));
+    this.#last = Math.max(startedAt, startMs - 1);
+    this.next = this.#nextAfter(this.#last);
+  }
+
+  /** What has fallen due since it was last asked, in order; the latest alone, where that is too much. */
+  take(now: number): Due[] {
+    if (this.next > now) return [];
+    const { schedule, timeZone, end } = this.#given;
+    const after = new Date(Math.max(this.#last, now - keptForMs));
+    const until = new Date(Math.min(now, end?.getTime() ?? Infinity));
+    const slots = [...occurrencesBetween(schedule, after, until, timeZone, this.#anchor)].slice(-keptAtMost);
+    this.#last = now;
+    this.next = this.#nextAfter(now);
+    return slots.map((slot, index) => this.#due(slot, slots[index + 1]?.getTime() ?? this.next));
+  }
+
+  #due(slot: Date, next: number): Due {
+    const { job } = this;
+    const event = eventOf(job.name, this.#index, slot, this.#given.via);
+    return { job, schedule: this.#index, nth: this.#nth++, slot, untilNextMs: next - slot.getTime(), event };
+  }
+
+  #nextAfter(after: number): number {
+    const { schedule, timeZone, end } = this.#given;
+    const next = nextAfter(schedule, new Date(after), timeZone, this.#anchor);
+    return next === undefined || (end !== null && next > end) ? Infinity : next.getTime();
   }
 }
 

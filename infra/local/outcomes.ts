@@ -6,6 +6,8 @@ import { toRecord } from '../../src/postgres/record.ts';
 import type { RunRecord } from '../../src/run.ts';
 
 const pollMs = 250;
+/** On a busy machine a delivery takes a second; what takes longer was late on its way. */
+const lateFromMs = 2_000;
 
 /**
  * Yields each run that ends from now on, until aborted; goes on after the database was away. Looks back a minute each
@@ -69,10 +71,18 @@ function attemptOf({ attempt, maxAttempts }: RunRecord): string {
   return attempt === null ? '' : `attempt ${attempt}/${maxAttempts ?? '?'}`;
 }
 
-function detailOf({ status, output, error, blockedBy }: RunRecord): string {
+function detailOf(run: RunRecord): string {
+  const { status, output, error, blockedBy } = run;
   const text =
     error?.message ??
     (status === 'succeeded' ? JSON.stringify(output) : blockedBy ? `by run ${blockedBy}` : '');
-  const line = text.replace(/\s+/g, ' ');
+  const line = [wayOf(run), text].filter(Boolean).join(', ').replace(/\s+/g, ' ');
   return line.length > 80 ? `${line.slice(0, 79)}…` : line;
+}
+
+/** How it came, where that is out of the ordinary. */
+function wayOf({ trigger, status, receivedAt, scheduledFor }: RunRecord): string {
+  if (trigger === 'sweep') return status === 'missed' ? '' : 'delivered by the sweep';
+  const lateMs = Date.parse(receivedAt) - Date.parse(scheduledFor);
+  return lateMs >= lateFromMs && trigger !== 'manual' ? `${Math.round(lateMs / 1_000)} s late` : '';
 }

@@ -387,6 +387,12 @@ DECLARE
 BEGIN
   SELECT * INTO mine FROM cronce.run WHERE id = self;
   IF cronce.stands(self) THEN
+    -- A killed client's socket closes at once, but a backend in the middle of a statement would only notice at its end.
+    BEGIN
+      PERFORM set_config('client_connection_check_interval', '500ms', true);
+    EXCEPTION WHEN OTHERS THEN
+      NULL; -- a platform that can't look; then the statement's end or its time limit frees the lock
+    END;
     IF mine.guard_key IS NOT NULL THEN
       PERFORM pg_advisory_xact_lock(mine.guard_key);
     END IF;
