@@ -256,7 +256,10 @@ it.each<[Partial<JobOptions>, RegExp]>([
   [{ overlap: 'queue' as 'skip' }, /overlap is "queue"; allowed: skip, wait, replace, allow/],
   [{ overlap: 'allow', lock: 'x' }, /without lock and slots/],
   [{ schedule: 'cron(* * * * *)' }, /schedule: /],
-  [{ schedule: { at: 'rate(1 hour)', timeZone: 'Mars/Olympus' } }, /schedule: Invalid time zone "Mars\/Olympus"/],
+  [
+    { schedule: { at: 'rate(1 hour)', timeZone: 'Mars/Olympus' } },
+    /schedule: Invalid time zone "Mars\/Olympus"/,
+  ],
   [{ slots: 2, lock: 5n }, /slots is 2; allowed: only 1/],
   [{ lock: 2n ** 64n }, /does not fit/],
   [{ timeout: 5 } as Partial<JobOptions>, /timeout is "?unknown/],
