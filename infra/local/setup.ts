@@ -110,6 +110,7 @@ async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
   await parts.start('database', async () => demandDatabase(databaseUrl));
   const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
   await parts.start('migrations', async () => migrate(databaseUrl, { examples: true }));
+  if (givenUrl === undefined) await parts.start('database', async () => startAfresh(databaseUrl));
   const offline = await parts.start('serverless-offline', async () =>
     startOffline({
       httpPort,
@@ -216,6 +217,13 @@ async function ownDatabase(folder: string, parts: Parts): Promise<string> {
   });
   parts.stopLater(async () => server.stop().finally(() => log.end()));
   return server.url;
+}
+
+/** While nothing ran here, nothing was due: what has passed since the last time would else be hundreds of missed slots. */
+async function startAfresh(databaseUrl: string): Promise<void> {
+  const session = await Session.open({ url: databaseUrl, driver: 'pg', connectTimeoutMs: 5_000 });
+  await session.send(`SELECT cronce.know_schedules('[]', clock_timestamp())`);
+  await session.close();
 }
 
 /** @throws {PostgresError} that says why not, and what to do */
