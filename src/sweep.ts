@@ -44,6 +44,9 @@ export const sweepName = 'sweep';
 /** So many rows a statement: a day's outage of a job that is due each minute takes two or three passes. */
 const batch = 500;
 
+/** How much of what is in order each pass may look at again, rather than write down that it was. */
+const recheckedMs = 6 * 3_600_000;
+
 export function sweepJob(options: SweepOptions): Job {
   return defineJob({
     name: sweepName,
@@ -125,7 +128,7 @@ class Sweep {
       expression: schedule.expression,
       timeZone,
     }));
-    const known = await this.#ask<Known[]>('SELECT cronce.know_schedules($1, $2) AS answer', [
+    const known = await this.#write<Known[]>('SELECT cronce.know_schedules($1, $2) AS answer', [
       JSON.stringify(given),
       this.#now.toISOString(),
     ]);
@@ -155,7 +158,8 @@ class Sweep {
     const missed = due.length > 0 ? await this.#undelivered(known, found.schedule, due) : [];
     for (const at of await this.#toCatchUp(found.job, missed))
       await this.#deliver(found.job, slotName(at), null, 'caughtUp');
-    await this.#record(known, found.job, missed, until);
+    const unchecked = until.getTime() - new Date(known.accountedUntil).getTime();
+    if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, found.job, missed, until);
   }
 
   /** The due times that are not accounted for yet and old enough; of a long outage the oldest, the rest next time. */
@@ -175,7 +179,7 @@ class Sweep {
 
   /** A rate's phase is set when its rule is made; the last delivery shows it. */
   async #phaseOf({ job, knownSince }: Known): Promise<Date> {
-    const last = await this.#ask<string | null>(
+    const last = await this.#look<string | null>(
       `SELECT to_jsonb(max(scheduled_for)) AS answer FROM cronce.run
        WHERE job = $1 AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed AND scheduled_for <= $2`,
       [job, this.#now.toISOString()],
@@ -185,7 +189,7 @@ class Sweep {
 
   async #undelivered(known: Known, { schedule }: JobSchedule, due: readonly Date[]): Promise<Date[]> {
     const toleranceMs = schedule.kind === 'rate' ? Math.floor(schedule.everyMs / 2) : 0;
-    const times = await this.#ask<string[]>('SELECT to_jsonb(cronce.undelivered($1, $2, $3)) AS answer', [
+    const times = await this.#look<string[]>('SELECT to_jsonb(cronce.undelivered($1, $2, $3)) AS answer', [
       known.job,
       due.map((at) => at.toISOString()),
       toleranceMs,
@@ -196,7 +200,7 @@ class Sweep {
   /** Of missed slots those that shall run late: none of a time when the job was paused, or is, or that would be too late. */
   async #toCatchUp(job: Job, missed: readonly Date[]): Promise<readonly Date[]> {
     if (job.catchUp === 'skip' || missed.length === 0) return [];
-    const wanted = await this.#ask<string[] | null>(
+    const wanted = await this.#look<string[] | null>(
       `SELECT jsonb_agg(d ORDER BY d) AS answer FROM unnest($2::timestamptz[]) d
        WHERE NOT EXISTS (SELECT FROM cronce.pause z WHERE z.job = $1
                          AND (z.resumed_at IS NULL OR (d >= z.paused_at AND d < z.resumed_at)))`,
@@ -228,7 +232,7 @@ class Sweep {
 
   async #deliverAbandoned(): Promise<void> {
     const { patienceMs = 600_000 } = this.#options;
-    const abandoned = await this.#ask<RunRecord[]>('SELECT cronce.abandoned($1, $2, $3) AS answer', [
+    const abandoned = await this.#look<RunRecord[]>('SELECT cronce.abandoned($1, $2, $3) AS answer', [
       patienceMs,
       batch,
       this.#at,
@@ -254,7 +258,7 @@ class Sweep {
     const before = new Date(this.#now.getTime() - this.#options.retentionMs).toISOString();
     let gone = batch;
     while (gone === batch && !this.#context.signal.aborted) {
-      gone = await this.#ask<number>('SELECT cronce.prune($1, $2) AS answer', [before, batch]);
+      gone = await this.#write<number>('SELECT cronce.prune($1, $2) AS answer', [before, batch]);
       this.#done.pruned += gone;
     }
   }
@@ -275,12 +279,19 @@ class Sweep {
 
   /** Outcomes that this sweep has recorded are told as any others are. */
   async #records(sql: string, values: readonly unknown[]): Promise<RunRecord[]> {
-    const records = (await this.#ask<RunRecord[]>(sql, values)).map(toRecord);
+    const records = (await this.#write<RunRecord[]>(sql, values)).map(toRecord);
     for (const run of records) logOutcome(run, this.#options.logger);
     return records;
   }
 
-  async #ask<T>(sql: string, values: readonly unknown[]): Promise<T> {
+  /** Looks, in the lock's own transaction, which stays free of writes until the end. */
+  async #look<T>(sql: string, values: readonly unknown[]): Promise<T> {
+    const { rows } = await this.#context.tx.query<{ answer: T }>(sql, values);
+    return rows[0]?.answer as T;
+  }
+
+  /** Writes, in a transaction of its own, as long as no other sweep has the lock. */
+  async #write<T>(sql: string, values: readonly unknown[]): Promise<T> {
     return this.#context.fenced(async (tx) => {
       const { rows } = await tx.query<{ answer: T }>(sql, values);
       return rows[0]?.answer as T;

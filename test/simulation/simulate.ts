@@ -1,0 +1,118 @@
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { startPostgres } from '../../infra/local/postgres.ts';
+import { freshDatabase, type TestDatabase } from '../support/database.ts';
+import { scratchFolder } from '../support/scratch.ts';
+import { accounts, balance, type Books } from './account.ts';
+import { deployments } from './jobs.ts';
+import { calendarOf, World, type Plan } from './world.ts';
+
+/** From here on: Sydney's spring change, then Berlin's and New York's autumn ones. */
+export const quarter = { start: new Date('2026-09-20T00:00:00Z'), days: 90, seed: 1 } as const satisfies Plan;
+
+/** Plays the plan on this database, and balances the books. */
+export async function simulate(
+  plan: Plan,
+  db: TestDatabase,
+  onProgress: (share: number) => void = () => undefined,
+): Promise<Books> {
+  const world = new World(plan, db);
+  await world.run(onProgress);
+  return balance(world, db, catchUpLimits());
+}
+
+/** The most that one pass of the sweep may catch up for each job. */
+function catchUpLimits(): Map<string, number> {
+  const jobs = deployments(() => async () => null).flat();
+  const most = { skip: 0, one: 1, all: Infinity };
+  // One pass accounts schedule by schedule, each with its own limit.
+  return new Map(
+    jobs.map((job) => [job.name, job.schedules.length * Math.min(most[job.catchUp], job.catchUpLimit)]),
+  );
+}
+
+export function tableOf({ lines }: Books): string {
+  const head = ['job', 'due', ...accounts, 'caught up'];
+  const rows = lines.map(({ job, due, by, caughtUp }) =>
+    [job, due, ...accounts.map((account) => by[account]), caughtUp].map(String),
+  );
+  const widths = head.map((title, column) =>
+    Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)),
+  );
+  const line = (cells: readonly string[]) =>
+    cells
+      .map((cell, column) =>
+        column === 0 ? cell.padEnd(widths[0] ?? 0) : cell.padStart(widths[column] ?? 0),
+      )
+      .join('  ');
+  return [line(head), ...rows.map(line)].join('\n');
+}
+
+function planOf(args: readonly string[]): Plan & { readonly json: boolean } {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      days: { type: 'string' },
+      seed: { type: 'string' },
+      json: { type: 'boolean', default: false },
+    },
+  });
+  const whole = (name: string, given: string | undefined, usual: number, least: number, most: number) => {
+    const n = Number(given ?? usual);
+    if (!Number.isInteger(n) || n < least || n > most)
+      throw new Error(`--${name} is ${given}; allowed: ${least} to ${most}`);
+    return n;
+  };
+  const days = whole('days', values.days, quarter.days, 2, 365);
+  return {
+    start: quarter.start,
+    days,
+    seed: whole('seed', values.seed, quarter.seed, 0, 2 ** 31),
+    json: values.json,
+  };
+}
+
+async function main(): Promise<void> {
+  const plan = planOf(process.argv.slice(2));
+  const say = (text: string) => {
+    if (!plan.json) console.log(text);
+  };
+  const { outage, pause, redeploy, end } = calendarOf(plan);
+  const short = (at: Date) => at.toISOString().slice(0, 16);
+  say(`${plan.days} days from ${short(plan.start)} to ${short(end)}, seed ${plan.seed}`);
+  say(
+    `outage ${short(outage.from)} to ${short(outage.until)}, pause ${short(pause.from)} to ${short(pause.until)}, redeploy ${short(redeploy)}`,
+  );
+  const folder = await scratchFolder();
+  const server = await startPostgres({ dataDir: join(folder.path, 'server'), settings: { fsync: 'off' } });
+  try {
+    const db = await freshDatabase({ serverUrl: server.url });
+    let told = 0;
+    const books = await simulate(plan, db, (share) => {
+      if (share * 10 < told + 1) return;
+      told = Math.floor(share * 10);
+      say(`${told * 10} %`);
+    });
+    console.log(plan.json ? JSON.stringify(books) : tableOf(books));
+    for (const violation of books.violations) say(`VIOLATION  ${violation}`);
+    say(
+      books.violations.length === 0
+        ? 'every due slot is accounted for, none succeeded twice'
+        : `${books.violations.length} violations`,
+    );
+    process.exitCode = books.violations.length === 0 ? 0 : 1;
+    await db.drop();
+  } finally {
+    await server.stop();
+    await folder.remove();
+    await rm(folder.path, { recursive: true, force: true });
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url))
+  main().catch((error: unknown) => {
+    console.error(`simulate: ${error instanceof Error ? error.message : String(error)}`);
+    process.exitCode = 2;
+  });
