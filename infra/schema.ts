@@ -1,4 +1,4 @@
-import { writeFile } from 'node:fs/promises';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -44,15 +44,14 @@ const description = `
 
 /** `npm run schema`: writes infra/schema.sql from a new database with all migrations. */
 async function main(): Promise<void> {
-  const postgres = await startPostgres({
-    dataDir: join(tmpdir(), `cronce-schema-${process.pid}`),
-    settings: { fsync: 'off' },
-  });
+  const folder = await mkdtemp(join(tmpdir(), 'cronce-schema-'));
+  const postgres = await startPostgres({ dataDir: join(folder, 'server'), settings: { fsync: 'off' } });
   try {
     await migrate(postgres.url);
     await writeFile(new URL('./schema.sql', import.meta.url), await dumpSchema(postgres.url));
   } finally {
     await postgres.stop();
+    await rm(folder, { recursive: true, force: true });
   }
 }
 

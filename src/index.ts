@@ -12,6 +12,9 @@ export {
   type WorkContext,
 } from './job.ts';
 export { coordinate, type Coordinator } from './coordinate.ts';
+export { cancelRun, type CancelOptions } from './cancel.ts';
+export { sweepJob, type Swept, type SweepOptions } from './sweep.ts';
+export { eventBridgeSink } from './sinks/eventbridge.ts';
 export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trigger.ts';
 export { Stop } from './ending.ts';
 export { ForbiddenStatement, WorkIsOver } from './work.ts';
