@@ -30,6 +30,9 @@ it('goes forward on a database that holds data, and lets the code from before go
   expect(
     await db.query('SELECT j.name, r.slot FROM cronce.job j JOIN cronce.run r ON r.job = j.name'),
   ).toEqual([{ name: 'kept', slot: '2026-11-29T12:00:00Z' }]);
+  expect(await db.query('SELECT job, paused_by FROM cronce.pause')).toEqual([
+    { job: 'kept', paused_by: 'ann' },
+  ]);
   await db.query('SELECT cronce.require_schema(1)');
   await expect(db.query('SELECT cronce.require_schema(0)')).rejects.toMatchObject({ code: 'CR001' });
   await db.drop();

@@ -26,6 +26,8 @@ CREATE TABLE cronce.pause (
   CONSTRAINT pause_ends_after_it_began CHECK (resumed_at >= paused_at)
 );
 CREATE UNIQUE INDEX pause_one_open ON cronce.pause (job) WHERE resumed_at IS NULL;
+INSERT INTO cronce.pause (job, paused_at, paused_by, reason)
+  SELECT name, paused_at, paused_by, pause_reason FROM cronce.job WHERE paused_at IS NOT NULL;
 
 -- Pausing a paused job and resuming one that runs change nothing. Both answer the job's row.
 CREATE FUNCTION cronce.pause_job(name text, by text, reason text, at timestamptz) RETURNS cronce.job
