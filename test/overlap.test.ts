@@ -27,6 +27,12 @@ async function run(task: Job, slot: string, params: RunRecord['params'] = null):
   return coordinate(deliveryFor(task, slot, { params }), 60_000, coordinatorOn(db.url));
 }
 
+/** Once so many runs of a job stand as running. */
+async function whenRunning(task: Job, count: number): Promise<void> {
+  const ids = () => db.query(`SELECT id FROM cronce.run WHERE job = $1 AND status = 'running'`, [task.name]);
+  await expect.poll(ids, { interval: 10 }).toHaveLength(count);
+}
+
 /** The id of the run that now stands as running for a job. */
 async function runningId(task: Job): Promise<string> {
   const ids = () => db.query(`SELECT id FROM cronce.run WHERE job = $1 AND status = 'running'`, [task.name]);
@@ -161,7 +167,7 @@ describe('overlap', () => {
     const task = job(
       async () => {
         most = Math.max(most, ++inside);
-        await delay(400);
+        await delay(1_500);
         inside -= 1;
       },
       { overlap: 'allow' },
@@ -181,7 +187,7 @@ describe('overlap', () => {
 describe('lock', () => {
   it('is shared by jobs that name the same', async () => {
     const lock = `shared-${++jobs}`;
-    const holder = job(async () => delay(500), { lock });
+    const holder = job(async () => delay(1_500), { lock });
     const other = job(async () => 1, { lock });
     const holding = run(holder, noon);
     const id = await runningId(holder);
@@ -191,13 +197,13 @@ describe('lock', () => {
   });
 
   it('may depend on the params: one a tenant', async () => {
-    const task = job(async () => delay(400), {
+    const task = job(async () => delay(1_500), {
       lock: (params) => `tenant-${JSON.stringify(params)}-${jobs}`,
     });
     const runs = await Promise.all([
       run(task, noon, 1),
       run(task, one, 2),
-      delay(100).then(() => run(task, two, 1)),
+      whenRunning(task, 2).then(() => run(task, two, 1)),
     ]);
     expect(runs.map(({ status }) => status)).toEqual(['succeeded', 'succeeded', 'skipped']);
   });
@@ -208,7 +214,7 @@ describe('lock', () => {
     const task = job(
       async () => {
         most = Math.max(most, ++inside);
-        await delay(600);
+        await delay(1_500);
         inside -= 1;
       },
       { slots: 2 },
@@ -223,7 +229,7 @@ describe('lock', () => {
     const full = [
       run(task, two),
       run(task, '2026-11-29T15:00:00Z'),
-      delay(150).then(() => run(task, '2026-11-29T16:00:00Z')),
+      whenRunning(task, 2).then(() => run(task, '2026-11-29T16:00:00Z')),
     ];
     expect((await Promise.all(full)).map(({ status }) => status)).toEqual([
       'succeeded',
@@ -235,8 +241,10 @@ describe('lock', () => {
 });
 
 it('a slot that succeeds under another lock meanwhile: the unique index has the last word', async () => {
+  let goOn: () => void = () => undefined;
+  const goneOn = new Promise<void>((resolve) => (goOn = resolve));
   const before = job(async ({ tx }) => {
-    await delay(500);
+    await goneOn;
     await tx.query(`INSERT INTO app.page_view VALUES (now(), 'twice', 'before')`);
   });
   // The same job, deployed with another lock while the old code still runs.
@@ -244,6 +252,7 @@ it('a slot that succeeds under another lock meanwhile: the unique index has the 
   const old = run(before, noon);
   await runningId(before);
   expect(await run(after, noon)).toMatchObject({ status: 'succeeded' });
+  goOn();
   expect(await old).toMatchObject({ status: 'lost', error: { code: '23505' } });
   expect(await db.query(`SELECT 1 FROM app.page_view WHERE path = 'twice'`)).toEqual([]);
   expect(await run(before, noon)).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
