@@ -36,7 +36,7 @@ export function deployments(behaviour: Behaviour): readonly (readonly Job[])[] {
     make({ name: 'twice-a-day', schedule: ['cron(0 6 * * ? *)', 'cron(30 18 * * ? *)'], catchUp: 'all' }),
     make({ name: 'by-hand-if-lost', schedule: 'cron(20 0/2 * * ? *)', afterLost: 'hold', retries: 0 }),
     make({ name: 'long-report', schedule: 'cron(40 0/3 * * ? *)', lock: 'reports' }, 20 * minute),
-    make({ name: 'short-report', schedule: 'cron(50 0/6 * * ? *)', lock: 'reports', catchUp: 'one' }),
+    make({ name: 'short-report', schedule: 'cron(50 0/4 * * ? *)', lock: 'reports', catchUp: 'one' }),
     make({ name: 'two-places', schedule: 'cron(5,35 0/6 * * ? *)', slots: 2, retries: 1 }, 40 * minute),
     make({ name: 'overlapping', schedule: 'cron(10 0/2 * * ? *)', overlap: 'allow' }, 90 * minute),
     make({ name: 'paused-a-while', schedule: 'cron(25 0/2 * * ? *)', catchUp: 'all' }),
