@@ -55,7 +55,8 @@ export async function audit(field: Field, lock: string, { effects = false } = {}
   const violations: string[] = [];
   for (const { says, sql } of rules) {
     const found = await field.db.query(sql, [lock]);
-    violations.push(...found.map(({ what }) => `${says}: ${String(what)}`));
+    const others = found.length > 1 ? ` (and ${found.length - 1} more)` : '';
+    if (found[0]) violations.push(`${says}: ${String(found[0]['what'])}${others}`);
   }
   violations.push(...(await toldOtherwise(field, lock)));
   const late = effects ? await lateEffects(field, lock) : { violations: [], tooLate: [] };

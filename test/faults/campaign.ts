@@ -104,16 +104,17 @@ async function prove(): Promise<boolean> {
   return proveAll();
 }
 
-async function main(): Promise<void> {
+async function main(): Promise<number> {
   try {
     const request = requestOf(process.argv.slice(2));
     const holds = request.prove ? await prove() : await runCampaign(request);
-    process.exitCode = holds ? 0 : 1;
+    return holds ? 0 : 1;
   } catch (error) {
     if (!(error instanceof BadArguments)) throw error;
     console.error(`faults: ${error.message}`);
-    process.exitCode = 2;
+    return 2;
   }
 }
 
-await main();
+// Not left to end by itself: Node 20 then may go round for ever over messages to processes that were killed.
+process.exit(await main());

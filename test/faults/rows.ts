@@ -133,8 +133,8 @@ export const freeze: Row = (ground, trials, way) =>
     // While its successor works, or after that.
     await (trial.random() < 0.7 ? delay(trial.between(0, 300)) : next.ended());
     victim.worker.thaw();
-    await demandLost(trial, victim, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, victim, begun.runId);
   });
 
 async function demandHeld(trial: Trial, { slot }: Victim, holder: string): Promise<void> {
@@ -143,7 +143,10 @@ async function demandHeld(trial: Trial, { slot }: Victim, holder: string): Promi
   if (!held) trial.violate(`a delivery beside the frozen holder was not told so: ${described(ended)}`);
 }
 
-/** The broken run ends as lost, by whoever records it, and its path says so or that it does not know. */
+/**
+ * The broken run ends as lost, by whoever records it, and its path says so or that it does not know. To be asked when
+ * no other run holds the lock any more.
+ */
 async function demandLost(trial: Trial, { delivery }: Victim, runId: string): Promise<void> {
   const ended = await delivery.ended();
   // Long enough for whatever its work still tries. Some of it waits for an answer that never comes.
@@ -177,8 +180,8 @@ export const partition: Row = (ground, trials, way) =>
     const next = await trial.next(victim.slot, brief, leaseMs + slackMs);
     trial.time('recovery', (await next.first('begun')).at - cutAt);
     if (trial.random() < 0.5) await victim.road.proxy.heal();
-    await demandLost(trial, victim, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, victim, begun.runId);
   });
 
 /** With effects going on beside an idle transaction, or inside a statement that outlasts the fault or does not. */
@@ -233,8 +236,8 @@ export const block: Row = (ground, trials, way) =>
     trial.time('release', freeAt - blockedAt);
     const next = await trial.next(victim.slot, [count, rounds(10)], leaseMs + slackMs);
     trial.time('recovery', (await next.first('begun')).at - blockedAt);
-    await demandLost(trial, victim, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, victim, begun.runId);
     await demandNothingFenced(trial, begun.runId);
   });
 
@@ -266,8 +269,8 @@ export const restart: Row = (ground, trials, way) =>
     const stopped = await cutOff.delivery.first('stopped');
     if (stopped.at >= again.at) trial.violate(`two worked for ${stopped.at - again.at} ms`);
     if (isCut) trial.time('lead', again.at - stopped.at);
-    await demandLost(trial, cutOff, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, cutOff, begun.runId);
   });
 
 // ── Sessions and statements that an operator or a limit ends ─────────────────────────────────────────────────
@@ -351,8 +354,8 @@ export const fence: Row = (ground, trials, way) =>
     victim.road.proxy.partition({ newConnections: 'accept', serverSide: 'dropped' });
     const next = await trial.next(victim.slot, [count, rounds(25)], leaseMs);
     trial.time('recovery', (await next.first('begun')).at - lostAt);
-    await demandLost(trial, victim, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, victim, begun.runId);
     const refused = victim.delivery.events.some((event) => event.kind === 'refused' && event.at > lostAt);
     if (!refused) trial.giveUp('nothing fenced was tried after the loss');
   });
@@ -436,15 +439,15 @@ export const relay: Row = (ground, trials) =>
     const begun = await victim.delivery.first('begun');
     if (fault.at === 'statement') await stepBegun(victim, 'statement');
     await delay(trial.between(0, 300));
-    await fault.do(victim);
     const faultAt = Date.now();
+    await fault.do(victim);
     if (fault.do === stalls) await demandStoppedBeforeFree(trial, victim, 'heard', 1_000 + leaseMs + slackMs);
     else trial.time('notice', (await victim.delivery.first('stopped')).at - faultAt);
     const next = await trial.next(victim.slot, brief, 1_000 + leaseMs + slackMs);
     trial.time('recovery', (await next.first('begun')).at - faultAt);
     if (trial.random() < 0.5) victim.road.relay?.resume();
-    await demandLost(trial, victim, begun.runId);
     demandSuccess(trial, await next.ended());
+    await demandLost(trial, victim, begun.runId);
   });
 
 /** Where no connection can be had, the path says so with an error of ours. A DOM ErrorEvent is no Error. */

@@ -18,8 +18,9 @@ const trialLimitMs = 90_000;
 
 export interface RowResult {
   readonly row: string;
+  /** How many were done. */
   readonly trials: number;
-  /** Trials in which the fault could not be done, each with why: they show nothing. */
+  /** Besides these, the trials in which the fault could not be done, each with why: they show nothing. */
   readonly undone: readonly string[];
   readonly violations: readonly string[];
   readonly times: Readonly<Record<string, readonly number[]>>;
@@ -48,24 +49,38 @@ export async function playRow(
   body: (trial: Trial) => Promise<void>,
 ): Promise<RowResult> {
   const field = await openField(ground, plan.way);
-  const trials = Array.from({ length: plan.trials }, (_, n) => ({ n, seed: ground.random() * 2 ** 32 }));
-  const waiting = [...trials];
-  const played: Trial[] = [];
-  const lane = async (number: number) => {
-    for (let next = waiting.shift(); next; next = waiting.shift()) {
-      played.push(await play(new Trial(field, plan, { ...next, lane: number }), body));
-      ground.progress(plan.row, played.length, plan.trials);
-    }
-  };
-  await Promise.all(Array.from({ length: plan.lanes }, (_, number) => lane(number)));
+  const played = await playAll(field, plan, body);
   const left = (await field.close()).map((leak) => `left behind: ${leak}`);
+  const undone = played.flatMap((trial) => (trial.undone === undefined ? [] : [trial.undone]));
   return {
     row: plan.row,
-    trials: plan.trials,
-    undone: played.flatMap(({ undone }) => (undone === undefined ? [] : [undone])),
+    trials: played.length - undone.length,
+    undone,
     violations: [...played.flatMap(({ violations }) => violations), ...field.crew.strays, ...left],
     times: merged(played.map(({ times }) => times)),
   };
+}
+
+/** In several lanes. A trial that could not be done is tried again, at most twice. */
+async function playAll(
+  field: Field,
+  plan: RowPlan,
+  body: (trial: Trial) => Promise<void>,
+): Promise<readonly Trial[]> {
+  const seed = () => field.ground.random() * 2 ** 32;
+  const waiting = Array.from({ length: plan.trials }, (_, n) => ({ n, seed: seed(), again: 0 }));
+  const played: Trial[] = [];
+  const playLane = async (lane: number) => {
+    for (let next = waiting.shift(); next; next = waiting.shift()) {
+      const trial = await play(new Trial(field, plan, { ...next, lane }), body);
+      played.push(trial);
+      if (trial.undone !== undefined && next.again < 2)
+        waiting.push({ ...next, seed: seed(), again: next.again + 1 });
+      field.ground.progress(plan.row, played.length, plan.trials);
+    }
+  };
+  await Promise.all(Array.from({ length: plan.lanes }, (_, lane) => playLane(lane)));
+  return played;
 }
 
 async function play(trial: Trial, body: (trial: Trial) => Promise<void>): Promise<Trial> {
@@ -97,6 +112,14 @@ function merged(all: readonly Readonly<Record<string, readonly number[]>>[]): Re
   return sum;
 }
 
+interface TrialPlan {
+  /** Which of the row's trials: decides what it tries. */
+  readonly n: number;
+  readonly seed: number;
+  readonly again: number;
+  readonly lane: number;
+}
+
 export class Trial {
   readonly number: number;
   readonly field: Field;
@@ -113,10 +136,10 @@ export class Trial {
   #clear: { readonly road: Road; readonly worker: Worker } | undefined;
   #slots = 0;
 
-  constructor(field: Field, plan: RowPlan, { n, seed, lane }: { n: number; seed: number; lane: number }) {
+  constructor(field: Field, plan: RowPlan, { n, seed, again, lane }: TrialPlan) {
     [this.field, this.#plan, this.number, this.#lane] = [field, plan, n, lane];
     this.random = randomFrom(seed);
-    this.name = `${plan.row.replace(/[^a-z]+/g, '-')}-${n}`;
+    this.name = `${plan.row.replace(/[^a-z]+/g, '-')}-${n}${again > 0 ? `-again-${again}` : ''}`;
   }
 
   get key(): bigint {
@@ -189,7 +212,7 @@ export class Trial {
       const turnedAway = heard.kind === 'threw' || (heard.kind === 'told' && heard.run.skipReason === 'held');
       if (!turnedAway) return delivery;
       if (Date.now() > until) {
-        this.violate(`the next delivery was turned away for ${withinMs} ms`);
+        this.violate(`the next delivery was turned away for ${withinMs} ms: ${JSON.stringify(heard)}`);
         return delivery;
       }
       await delay(20);
