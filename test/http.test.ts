@@ -635,6 +635,35 @@ describe('a run by hand', () => {
   });
 });
 
+describe('pause and resume', () => {
+  test('say who and why, once, and show in what is deployed', async () => {
+    const first = await post('/jobs/by-hand/pause', { reason: 'a look' });
+    expect(first.status).toBe(200);
+    expect(first.json).toMatchObject({
+      job: 'by-hand',
+      paused: { by: expect.any(String) as unknown, reason: 'a look' },
+    });
+    expect((await post('/jobs/by-hand/pause', { reason: 'another' })).json).toEqual(first.json);
+    expect(JSON.stringify((await ask('/jobs/by-hand')).json)).toContain('a look');
+    for (let n = 0; n < 2; n++)
+      expect((await post('/jobs/by-hand/resume')).json).toEqual({ job: 'by-hand', paused: null });
+    expect(JSON.stringify((await ask('/jobs/by-hand')).json)).not.toContain('a look');
+  });
+
+  test('refuse whom and what they must', async () => {
+    expectProblem(await post('/jobs/by-hand/pause', undefined, { token: readToken }), 403, 'scope');
+    expectProblem(await post('/jobs/nope/pause'), 404, 'no_such_job');
+    expectProblem(await post('/jobs/by-hand/pause', { reason: '' }), 400, 'bad_body');
+    expectProblem(await post('/jobs/by-hand/pause', []), 400, 'bad_body');
+    expectProblem(
+      await post('/jobs/by-hand/pause', '{}', { headers: { 'content-type': 'text/plain' } }),
+      415,
+      'media_type',
+    );
+    expectProblem(await post('/jobs/by-hand/pause', '{', {}), 400, 'not_json');
+  });
+});
+
 describe('every answer', () => {
   test.each([
     ['GET', '/nothing', 404, 'no_such_route', null],

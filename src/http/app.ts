@@ -5,12 +5,14 @@ import { routePath } from 'hono/route';
 import * as v from 'valibot';
 import { checkSchema, findRun, findRuns, jobStates, latestRuns, type RunFilter } from '../history.ts';
 import type { Job, Registry } from '../job.ts';
+import { pauseJob, resumeJob } from '../pause.ts';
 import type { Session } from '../postgres/session.ts';
 import { outcomes, skipReasons, type Logger } from '../run.ts';
+import { storableText } from '../storable.ts';
 import { authenticate, mayRun, type Caught, type Tokens } from './access.ts';
 import { optionsOf, viewOf } from './jobs.ts';
 import { lend } from './lend.ts';
-import { largestBody, readManualRun, tooLarge, waitIn } from './manual-run.ts';
+import { largestBody, readManualRun, readObject, tooLarge, waitIn } from './manual-run.ts';
 import { page, pagePolicy } from './page.ts';
 import { Problem, problemOf } from './problem.ts';
 import { runsAt, runsOf, start, type Starting } from './start.ts';
@@ -39,6 +41,7 @@ export function createApp(options: HttpOptions): Hono<Caught> {
   showJobs(app, options);
   showRuns(app, options);
   startRuns(app, options);
+  pauseJobs(app, options);
   return app;
 }
 
@@ -104,6 +107,29 @@ function startRuns(app: Hono<Caught>, options: HttpOptions): void {
     if (waitS > 0) c.header('preference-applied', `wait=${waitS}`);
     const run = await start(options, request, waitS * 1_000);
     return run ? c.json(run, 200, { 'content-location': `/runs/${run.id}` }) : accepted(c, request.cronce);
+  });
+}
+
+const pauseShape = v.strictObject({
+  reason: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(500))),
+});
+
+function pauseJobs(app: Hono<Caught>, { registry, openSession }: HttpOptions): void {
+  const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
+
+  app.post('/jobs/:name/pause', mayRun, limit, async (c) => {
+    const { name } = findJob(registry, c.req.param('name'));
+    const expected = 'The body is an object with, at most, reason (a text of 1 to 500 characters).';
+    const { reason } = await readObject(c.req, pauseShape, expected);
+    const why = reason === undefined ? null : storableText(reason);
+    const by = c.get('caller').name;
+    return c.json(await lend(openSession, readLimitMs, async (session) => pauseJob(session, name, by, why)));
+  });
+
+  app.post('/jobs/:name/resume', mayRun, async (c) => {
+    const { name } = findJob(registry, c.req.param('name'));
+    const by = c.get('caller').name;
+    return c.json(await lend(openSession, readLimitMs, async (session) => resumeJob(session, name, by)));
   });
 }
 

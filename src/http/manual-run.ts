@@ -61,33 +61,37 @@ export function tooLarge(): Problem {
   );
 }
 
-/** To `strictObject` alone an array passes for an object without members. */
-const bodyShape = v.pipe(
-  v.unknown(),
-  v.check((body) => !Array.isArray(body)),
-  v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) }),
-);
+const bodyShape = v.strictObject({ params: v.optional(v.unknown()), slot: v.optional(v.string()) });
+const bodyWords = 'The body is an object with, at most, params (any JSON) and slot (a text).';
 
 async function readBody(request: HonoRequest): Promise<{ params?: Json; slot?: string }> {
-  const text = await request.text();
-  if (text === '') return {};
-  const [mediaType = ''] = (request.header('content-type') ?? '').split(';');
-  if (mediaType.trim().toLowerCase() !== 'application/json')
-    throw new Problem(415, 'media_type', 'Send the body as Content-Type: application/json.', {
-      headers: { 'accept-post': 'application/json' },
-    });
-  const body = v.safeParse(bodyShape, parse(text));
-  if (!body.success)
-    throw new Problem(
-      400,
-      'bad_body',
-      'The body is an object with, at most, params (any JSON) and slot (a text).',
-    );
-  const { params, slot } = body.output;
+  const { params, slot } = await readObject(request, bodyShape, bodyWords);
   return {
     ...(params === undefined ? {} : { params: checked(params) }),
     ...(slot === undefined ? {} : { slot }),
   };
+}
+
+/**
+ * The JSON object that a request brings; nothing at all counts as an empty one.
+ * @throws {Problem} 415, 400 with `expected` where it is of another shape
+ */
+export async function readObject<T>(
+  request: HonoRequest,
+  shape: v.GenericSchema<unknown, T>,
+  expected: string,
+): Promise<T> {
+  const text = await request.text();
+  const [mediaType = ''] = (request.header('content-type') ?? '').split(';');
+  if (text !== '' && mediaType.trim().toLowerCase() !== 'application/json')
+    throw new Problem(415, 'media_type', 'Send the body as Content-Type: application/json.', {
+      headers: { 'accept-post': 'application/json' },
+    });
+  const body = text === '' ? {} : parse(text);
+  // To `strictObject` alone an array passes for an object without members.
+  const read = Array.isArray(body) ? undefined : v.safeParse(shape, body);
+  if (!read?.success) throw new Problem(400, 'bad_body', expected);
+  return read.output;
 }
 
 function parse(text: string): unknown {
