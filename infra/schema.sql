@@ -111,11 +111,11 @@ CREATE INDEX run_unfinished_slots ON cronce.run USING btree (finished_at) WHERE 
 CREATE INDEX run_unpublished ON cronce.run USING btree (publish_after) WHERE ((published_at IS NULL) AND (finished_at IS NOT NULL))
 CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (job, expression, time_zone)
 
-CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone, since timestamp with time zone)
  RETURNS jsonb
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (SELECT COALESCE(jsonb_agg(cronce.record(ROW(a.id, a.job, a.slot, a.scheduled_for, a.slot_guessed, a.trigger, a.delivery_id, a.requested_by, a.status, a.skip_reason, a.blocked_by, a.lock_name, a.lock_key, a.guard_key, a.fence, a.backend_pid, a.attempt, a.max_attempts, a.after_lost, a.final, a.lease_ms, a.params, a.output, a.error, a.received_at, a.claimed_at, a.started_at, a.finished_at, a.cancel_requested_at, a.cancel_requested_by, a.published_at, a.published_to, a.publish_attempts, a.publish_after)) ORDER BY a.scheduled_for, a.id), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.status = ANY (ARRAY['lost'::text, 'failed'::text, 'timed_out'::text])) AND (r.final = false) AND (r.finished_at < (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))) AND (NOT (EXISTS (SELECT FROM cronce.run l WHERE ((l.job = r.job) AND (l.slot = r.slot) AND (l.id > r.id) AND ((l.skip_reason IS DISTINCT FROM 'held'::text) OR (l.received_at > (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))))))))) ORDER BY r.scheduled_for, r.id LIMIT abandoned.most) a)
+RETURN (SELECT COALESCE(jsonb_agg(cronce.record(ROW(a.id, a.job, a.slot, a.scheduled_for, a.slot_guessed, a.trigger, a.delivery_id, a.requested_by, a.status, a.skip_reason, a.blocked_by, a.lock_name, a.lock_key, a.guard_key, a.fence, a.backend_pid, a.attempt, a.max_attempts, a.after_lost, a.final, a.lease_ms, a.params, a.output, a.error, a.received_at, a.claimed_at, a.started_at, a.finished_at, a.cancel_requested_at, a.cancel_requested_by, a.published_at, a.published_to, a.publish_attempts, a.publish_after)) ORDER BY a.scheduled_for, a.id), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.status = ANY (ARRAY['lost'::text, 'failed'::text, 'timed_out'::text])) AND (r.final = false) AND (r.finished_at >= abandoned.since) AND (r.finished_at < (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))) AND (NOT (EXISTS (SELECT FROM cronce.run l WHERE ((l.job = r.job) AND (l.slot = r.slot) AND (l.id > r.id) AND ((l.skip_reason IS DISTINCT FROM 'held'::text) OR (l.received_at > (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))))))))) ORDER BY r.scheduled_for, r.id LIMIT abandoned.most) a)
 
 
 CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
@@ -260,6 +260,13 @@ BEGIN
   RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rests,
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.delivered(job text, since timestamp with time zone, until timestamp with time zone)
+ RETURNS timestamp with time zone[]
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+RETURN ARRAY(SELECT DISTINCT r.scheduled_for FROM cronce.run r WHERE ((r.job = delivered.job) AND (r.slot !~~ 'manual:%'::text) AND ((r.scheduled_for >= delivered.since) AND (r.scheduled_for <= delivered.until))) ORDER BY r.scheduled_for)
 
 
 CREATE OR REPLACE FUNCTION cronce.demand_durability()
@@ -743,13 +750,6 @@ CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid, most integer)
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
 RETURN (SELECT COALESCE(jsonb_agg(jsonb_build_object('run', cronce.record(ROW(due.id, due.job, due.slot, due.scheduled_for, due.slot_guessed, due.trigger, due.delivery_id, due.requested_by, due.status, due.skip_reason, due.blocked_by, due.lock_name, due.lock_key, due.guard_key, due.fence, due.backend_pid, due.attempt, due.max_attempts, due.after_lost, due.final, due.lease_ms, due.params, due.output, due.error, due.received_at, due.claimed_at, due.started_at, due.finished_at, due.cancel_requested_at, due.cancel_requested_by, due.published_at, due.published_to, due.publish_attempts, due.publish_after)), 'sentTo', due.published_to)), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.published_at IS NULL) AND (r.finished_at IS NOT NULL) AND ((r.id = take_unpublished.own) OR (r.publish_after <= clock_timestamp()))) ORDER BY (r.id = take_unpublished.own) DESC NULLS LAST, r.publish_after LIMIT take_unpublished.most FOR UPDATE OF r SKIP LOCKED) due)
-
-
-CREATE OR REPLACE FUNCTION cronce.undelivered(job text, due timestamp with time zone[], tolerance_ms bigint)
- RETURNS timestamp with time zone[]
- LANGUAGE sql
- SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN ARRAY(SELECT d.d FROM unnest(undelivered.due) d(d) WHERE (NOT (EXISTS (SELECT FROM cronce.run r WHERE ((r.job = undelivered.job) AND (r.slot !~~ 'manual:%'::text) AND (r.scheduled_for >= (d.d - make_interval(secs => (((undelivered.tolerance_ms)::numeric / 1000.0))::double precision))) AND (r.scheduled_for <= (d.d + make_interval(secs => (((undelivered.tolerance_ms)::numeric / 1000.0))::double precision))))))) ORDER BY d.d)
 
 
 CREATE OR REPLACE FUNCTION cronce.wait_for_one(keys bigint[], guard bigint, self uuid, gap_ms integer, wait_ms integer)

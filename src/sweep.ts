@@ -1,7 +1,7 @@
 import { v7 as uuidV7 } from 'uuid';
 import { defineJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
 import { enterTimeLimitMs, lockOf } from './lock.ts';
-import { occurrencesBetween } from './occurrences.ts';
+import { matches, occurrencesBetween } from './occurrences.ts';
 import { toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { logOutcome, relay, type PublishOptions } from './publish.ts';
@@ -154,21 +154,25 @@ class Sweep {
         schedule.timeZone === known.timeZone,
     );
     if (!found) return;
-    const { due, until } = await this.#dueSlots(known, found.schedule);
-    const missed = due.length > 0 ? await this.#undelivered(known, found.schedule, due) : [];
-    for (const at of await this.#toCatchUp(found.job, missed))
-      await this.#deliver(found.job, slotName(at), null, 'caughtUp');
+    const { job, schedule } = found;
+    const phase = schedule.schedule.kind === 'rate' ? await this.#phaseOf(known, job) : null;
+    const { due, until } = this.#dueSlots(known, schedule, phase);
+    const missed = due.length > 0 ? await this.#undelivered(job, schedule, due) : [];
+    // A rate that was never delivered has no phase to name a slot by: a late first event would run it once more.
+    const certain = schedule.schedule.kind === 'cron' || phase !== null;
+    for (const at of certain ? await this.#toCatchUp(job, missed) : [])
+      await this.#deliver(job, slotName(at), null, 'caughtUp');
     const unchecked = until.getTime() - new Date(known.accountedUntil).getTime();
-    if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, found.job, missed, until);
+    if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, job, missed, until);
   }
 
   /** The due times that are not accounted for yet and old enough; of a long outage the oldest, the rest next time. */
-  async #dueSlots(known: Known, schedule: JobSchedule): Promise<{ due: Date[]; until: Date }> {
+  #dueSlots(known: Known, schedule: JobSchedule, phase: Date | null): { due: Date[]; until: Date } {
     const graceMs = (this.#options.missedAfterMs ?? 300_000) + (schedule.flexibleMinutes ?? 0) * 60_000;
-    const after = laterOf(new Date(known.accountedUntil), schedule.start);
+    const after = laterOf(laterOf(new Date(known.accountedUntil), schedule.start), owesFrom(known, schedule));
     const until = earlierOf(new Date(this.#now.getTime() - graceMs), schedule.end);
     if (until <= after) return { due: [], until: after };
-    const anchor = schedule.schedule.kind === 'rate' ? await this.#phaseOf(known) : after;
+    const anchor = phase ?? new Date(known.knownSince);
     const due: Date[] = [];
     for (const at of occurrencesBetween(schedule.schedule, after, until, schedule.timeZone, anchor)) {
       due.push(at);
@@ -177,24 +181,34 @@ class Sweep {
     return { due, until };
   }
 
-  /** A rate's phase is set when its rule is made; the last delivery shows it. */
-  async #phaseOf({ job, knownSince }: Known): Promise<Date> {
-    const last = await this.#look<string | null>(
-      `SELECT to_jsonb(max(scheduled_for)) AS answer FROM cronce.run
-       WHERE job = $1 AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed AND scheduled_for <= $2`,
-      [job, this.#now.toISOString()],
+  /** A rate's phase is set when its rule is made. Its last delivery shows it; one of before belongs to another rule. */
+  async #phaseOf({ job: name, knownSince }: Known, job: Job): Promise<Date | null> {
+    const times = await this.#look<string[]>(
+      `SELECT coalesce(jsonb_agg(t.at), '[]') AS answer FROM (
+         SELECT DISTINCT scheduled_for AS at FROM cronce.run
+         WHERE job = $1 AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed AND scheduled_for BETWEEN $2 AND $3
+         ORDER BY 1 DESC LIMIT 100) t`,
+      [name, knownSince, this.#now.toISOString()],
     );
-    return new Date(last ?? knownSince);
+    const ofRate = times.map((time) => new Date(time)).filter((at) => !isOfCron(job, at));
+    return ofRate.sort((one, other) => other.getTime() - one.getTime())[0] ?? null;
   }
 
-  async #undelivered(known: Known, { schedule }: JobSchedule, due: readonly Date[]): Promise<Date[]> {
+  /** A rate's phase is known to the second only: any delivery within half its interval counts, but not a cron's. */
+  async #undelivered(job: Job, { schedule }: JobSchedule, due: readonly Date[]): Promise<Date[]> {
     const toleranceMs = schedule.kind === 'rate' ? Math.floor(schedule.everyMs / 2) : 0;
-    const times = await this.#look<string[]>('SELECT to_jsonb(cronce.undelivered($1, $2, $3)) AS answer', [
-      known.job,
-      due.map((at) => at.toISOString()),
-      toleranceMs,
+    const [first, last] = [due[0]?.getTime() ?? 0, due.at(-1)?.getTime() ?? 0];
+    const times = await this.#look<string[]>('SELECT to_jsonb(cronce.delivered($1, $2, $3)) AS answer', [
+      job.name,
+      new Date(first - toleranceMs).toISOString(),
+      new Date(last + toleranceMs).toISOString(),
     ]);
-    return times.map((time) => new Date(time));
+    const delivered = times
+      .map((time) => new Date(time))
+      .filter((at) => toleranceMs === 0 || !isOfCron(job, at));
+    return due.filter(
+      (at) => !delivered.some((one) => Math.abs(one.getTime() - at.getTime()) <= toleranceMs),
+    );
   }
 
   /** Of missed slots those that shall run late: none of a time when the job was paused, or is, or that would be too late. */
@@ -232,10 +246,11 @@ class Sweep {
 
   async #deliverAbandoned(): Promise<void> {
     const { patienceMs = 600_000 } = this.#options;
-    const abandoned = await this.#look<RunRecord[]>('SELECT cronce.abandoned($1, $2, $3) AS answer', [
+    const abandoned = await this.#look<RunRecord[]>('SELECT cronce.abandoned($1, $2, $3, $4) AS answer', [
       patienceMs,
       batch,
       this.#at,
+      this.#retainedSince,
     ]);
     for (const run of abandoned) {
       const job = this.#options.registry.get(run.job);
@@ -255,7 +270,7 @@ class Sweep {
   }
 
   async #prune(): Promise<void> {
-    const before = new Date(this.#now.getTime() - this.#options.retentionMs).toISOString();
+    const before = this.#retainedSince;
     let gone = batch;
     while (gone === batch && !this.#context.signal.aborted) {
       gone = await this.#write<number>('SELECT cronce.prune($1, $2) AS answer', [before, batch]);
@@ -298,6 +313,10 @@ class Sweep {
     });
   }
 
+  get #retainedSince(): string {
+    return new Date(this.#now.getTime() - this.#options.retentionMs).toISOString();
+  }
+
   /** A virtual time where there is one; otherwise the server's clock counts. */
   get #at(): string | null {
     return this.#options.clock ? this.#now.toISOString() : null;
@@ -306,6 +325,21 @@ class Sweep {
   get #logOnly(): boolean {
     return this.#options.sinks.length === 0;
   }
+}
+
+/**
+ * A rule may be made a little after the sweep first knows of it, and first fires a whole interval later: the point of
+ * its grid in between is none of its slots.
+ */
+function owesFrom({ knownSince }: Known, { schedule }: JobSchedule): Date {
+  const earliest = schedule.kind === 'rate' ? schedule.everyMs / 2 : 0;
+  return new Date(new Date(knownSince).getTime() + earliest);
+}
+
+function isOfCron(job: Job, at: Date): boolean {
+  return job.schedules.some(
+    ({ schedule, timeZone }) => schedule.kind === 'cron' && matches(schedule, at, timeZone),
+  );
 }
 
 function laterOf(one: Date, other: Date | null): Date {

@@ -222,6 +222,54 @@ describe.each<[JobOptions['catchUp'] & {}, Partial<JobOptions>, string[]]>([
   });
 });
 
+describe('what the sweep must not take for missed or abandoned', () => {
+  it('a slot that failed and then succeeded, once its success is too old to be kept', async () => {
+    let fails = true;
+    const task = job({ work: async () => (fails ? Promise.reject(new Error('no')) : 1) });
+    const world = new World('2026-10-01T00:00:10Z', task);
+    await world.deliver(task, '2026-10-01T00:00:00Z');
+    fails = false;
+    expect(await world.pass(minute).deliver(task, '2026-10-01T00:00:00Z')).toMatchObject({
+      status: 'succeeded',
+    });
+    await world.pass(day).deliver(task, '2026-10-02T00:00:00Z');
+    expect(await world.pass(40 * day).sweep()).toMatchObject({ pruned: 1, redelivered: 0 });
+    expect(await world.pass(hour).sweep()).toMatchObject({ redelivered: 0 });
+  });
+
+  it('a rate by the phase of the rate that it replaced', async () => {
+    const world = new World('2026-11-29T00:00:00Z', job({ schedule: 'rate(2 hours)', catchUp: 'all' }));
+    await world.sweep();
+    for (const at of ['02', '04', '06']) await world.deliver(world.jobs[0] as Job, `2026-11-29T${at}:00:07Z`);
+    await world.pass(7 * hour + 40 * minute).sweep();
+    world.jobs = [job({ schedule: 'rate(3 hours)', catchUp: 'all' })];
+    await world.pass(minute).sweep();
+    expect(await world.pass(90 * minute).sweep()).toMatchObject({ missed: 0, caughtUp: 0 }); // it first fires at 10:40
+  });
+
+  it('a rate by the phase of a cron of the same job; nor is a cron’s delivery one of the rate', async () => {
+    const both = job({ name: 'both', schedule: ['rate(4 hours)', 'cron(30 4 * * ? *)'] });
+    const world = new World('2026-11-29T00:00:00Z', both);
+    await world.sweep();
+    for (const at of ['04:00:07', '04:30:00', '08:00:07']) await world.deliver(both, `2026-11-29T${at}Z`);
+    for (const at of ['04:30:00', '08:00:07']) await world.deliver(both, `2026-11-30T${at}Z`);
+    await world.pass(day + 9 * hour).sweep();
+    expect(await slots('missed', 'both')).toEqual([
+      '11-29 12:00',
+      '11-29 16:00',
+      '11-29 20:00',
+      '11-30 00:00',
+      '11-30 04:00',
+    ]);
+  });
+
+  it('a rate that was never delivered is missed, but not caught up: its phase is not known', async () => {
+    const world = new World('2026-11-29T00:01:00Z', job({ schedule: 'rate(2 hours)', catchUp: 'one' }));
+    await world.sweep();
+    expect(await world.pass(3 * hour).sweep()).toMatchObject({ missed: 1, caughtUp: 0 });
+  });
+});
+
 describe('pause', () => {
   it('turns deliveries away, by whom and why, until it is resumed; an operator may run it all the same', async () => {
     const task = job();

@@ -76,15 +76,12 @@ BEGIN
       'knownSince', s.known_since, 'accountedUntil', s.accounted_until)), '[]') FROM cronce.schedule s);
 END $$;
 
--- Of some due times of a job, those for which nothing was ever recorded. `tolerance_ms`: a delivery within it counts,
--- for rates, whose phase is known from earlier deliveries only to the second.
-CREATE FUNCTION cronce.undelivered(job text, due timestamptz[], tolerance_ms bigint) RETURNS timestamptz[]
+-- The times of all of a job's slots that anything was ever recorded of, within a span.
+CREATE FUNCTION cronce.delivered(job text, since timestamptz, until timestamptz) RETURNS timestamptz[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-RETURN ARRAY(SELECT d FROM unnest(due) d WHERE NOT EXISTS (
-  SELECT FROM cronce.run r WHERE r.job = undelivered.job AND r.slot NOT LIKE 'manual:%'
-    AND r.scheduled_for >= d - make_interval(secs => tolerance_ms / 1000.0)
-    AND r.scheduled_for <= d + make_interval(secs => tolerance_ms / 1000.0))
-  ORDER BY d);
+RETURN ARRAY(SELECT DISTINCT r.scheduled_for FROM cronce.run r
+  WHERE r.job = delivered.job AND r.slot NOT LIKE 'manual:%' AND r.scheduled_for BETWEEN since AND until
+  ORDER BY r.scheduled_for);
 
 CREATE INDEX run_by_due_time ON cronce.run (job, scheduled_for);
 
@@ -129,12 +126,13 @@ BEGIN
 END $$;
 
 -- Slots whose last started run went wrong, may be tried again, and got no retry in `patience_ms`: Lambda's own retries
--- come after 1 and 2 minutes, and the deliveries that met a dead holder were told `held` and won't return.
-CREATE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamptz) RETURNS jsonb
+-- come after 1 and 2 minutes, and the deliveries that met a dead holder were told `held` and won't return. None that
+-- ended before `since`, the limit of retention: of an old slot the success may be deleted, and the failure kept.
+CREATE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamptz, since timestamptz) RETURNS jsonb
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 RETURN (SELECT coalesce(jsonb_agg(cronce.record(a) ORDER BY a.scheduled_for, a.id), '[]') FROM (
   SELECT r.* FROM cronce.run r
-  WHERE r.status IN ('lost', 'failed', 'timed_out') AND r.final = false
+  WHERE r.status IN ('lost', 'failed', 'timed_out') AND r.final = false AND r.finished_at >= since
     AND r.finished_at < coalesce(at, clock_timestamp()) - make_interval(secs => patience_ms / 1000.0)
     AND NOT EXISTS (
       SELECT FROM cronce.run l WHERE l.job = r.job AND l.slot = r.slot AND l.id > r.id
