@@ -142,7 +142,7 @@ async function fenced<T>(
       over.abort(new WorkIsOver('the fenced transaction has ended'));
     });
     check();
-    await commit(session);
+    await commit(session, run.leaseMs ?? 0);
     return value;
   } finally {
     await session.close();
@@ -166,8 +166,9 @@ async function openFenced(session: Session, run: RunRecord, timeMs: number): Pro
   );
 }
 
-async function commit(session: Session): Promise<void> {
-  const answers = await session.send('COMMIT');
+/** Bounded by the lease: when the server has not answered by then, it has ended the transaction, or committed it. */
+async function commit(session: Session, leaseMs: number): Promise<void> {
+  const answers = await session.send('COMMIT', leaseMs);
   if (answers.at(-1)?.command !== 'COMMIT')
     throw new Error('the fenced transaction was rolled back: an SQL error in it had been swallowed');
 }
