@@ -81,6 +81,12 @@ export interface JobOptions {
   /** How long the server lets a silent holder keep the lock, ms, 2 s to 5 min; default: the deployment's. */
   readonly leaseMs?: number;
   /**
+   * How long the next run of this lock waits before its work, where this job's run did not end by itself (killed, cut off,
+   * ended by force): its work may still go on. 0, for a job that writes through `tx` and `fenced` alone, or at least the
+   * lease; default: the lease.
+   */
+  readonly lockDelayMs?: number;
+  /**
    * The lock's name, if another than the job's: jobs with the same lock exclude each other. An integer is a key as
    * it is, to exclude services in any language that take this advisory lock. A function names the lock by the
    * run's params (one a tenant, say).
@@ -131,6 +137,8 @@ export interface Job {
   readonly schedules: readonly JobSchedule[];
   readonly timeoutMs: number;
   readonly leaseMs: number | null;
+  /** Null: as long as the lease. */
+  readonly lockDelayMs: number | null;
   readonly lock: string | bigint | ((params: Json) => string | bigint);
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
@@ -157,6 +165,7 @@ const known = new Set<string>([
   'schedule',
   'timeoutMs',
   'leaseMs',
+  'lockDelayMs',
   'lock',
   'slots',
   'overlap',
@@ -212,6 +221,8 @@ export function defineJob(options: JobOptions): Job {
     overlap,
     waitMs: whole('waitMs', options.waitMs ?? 10_000, 0, 300_000),
     retries: whole('retries', options.retries ?? 2, 0, 2),
+    lockDelayMs:
+      options.lockDelayMs === undefined ? null : whole('lockDelayMs', options.lockDelayMs, 0, 600_000),
     afterLost: oneOf('afterLost', options.afterLost ?? 'rerun', ['rerun', 'hold']),
     startDeadlineMs:
       options.startDeadlineMs === undefined

@@ -1,9 +1,9 @@
 import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import type { Transaction, WorkContext } from './job.ts';
-import { answerOf } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import type { Logger, RunRecord } from './run.ts';
 import { Stop, type WorkResult } from './ending.ts';
+import { inFence } from './fenced.ts';
 
 /**
  * This step's secret: what a job's function may touch, until when, and how it is cut off.
@@ -13,13 +13,15 @@ export interface WorkOptions {
   readonly run: RunRecord;
   readonly work: (context: WorkContext) => Promise<unknown>;
   readonly session: Session;
+  /** The backend of `session`. */
+  readonly pid: number;
   /** Aborts, and throws, once the lock can no longer be vouched for. */
   readonly lock: { readonly signal: AbortSignal; check(): void };
   /** Time left for the work, ms. */
   readonly timeMs: number;
   /** How long work that was told to stop may take to end by itself, ms. */
   readonly graceMs: number;
-  /** After a server restart: how long to wait before the work begins, ms. */
+  /** Lock delay: how long to wait before the work begins, ms. `timeMs` begins after it. */
   readonly restMs: number;
   readonly logger: Logger;
   readonly openSession: () => Promise<Session>;
@@ -29,24 +31,23 @@ export interface WorkOptions {
 export async function performWork(options: WorkOptions): Promise<WorkResult> {
   const { lock, timeMs, run } = options;
   const deadline = new AbortController();
-  const timer = setTimeout(() => {
-    deadline.abort(new Stop('deadline', `the run's time of ${Math.round(timeMs)} ms is over`));
-  }, timeMs);
   const signal = AbortSignal.any([lock.signal, deadline.signal]);
   const ended = new AbortController();
   const tx = new WorkTransaction(options.session, () => refusal(signal, ended.signal));
+  // A delayed run has the lock and beats, but its time begins with its work.
+  if (options.restMs > 0) await waitFor(options.restMs, lock.signal);
+  const endsAt = performance.now() + timeMs;
+  const timer = setTimeout(() => {
+    deadline.abort(new Stop('deadline', `the run's time of ${Math.round(timeMs)} ms is over`));
+  }, timeMs);
   try {
-    await rest(options.restMs, signal);
-    const working = start(options.work, contextOf(run, options, { tx, signal, ended: ended.signal }));
+    const reach = { tx, signal, ended: ended.signal, timeLeftMs: () => endsAt - performance.now() };
+    const working = start(options.work, contextOf(run, options, reach));
     return await orCutOff(working, signal, options.graceMs);
   } finally {
     clearTimeout(timer);
     ended.abort(new WorkIsOver(`run ${run.id} has ended`));
   }
-}
-
-async function rest(restMs: number, signal: AbortSignal): Promise<void> {
-  if (restMs > 0 && !signal.aborted) await waitFor(restMs, signal);
 }
 
 async function start(work: WorkOptions['work'], context: WorkContext): Promise<WorkResult> {
@@ -96,9 +97,11 @@ interface Reach {
   readonly tx: Transaction;
   readonly signal: AbortSignal;
   readonly ended: AbortSignal;
+  readonly timeLeftMs: () => number;
 }
 
-function contextOf(run: RunRecord, options: WorkOptions, { tx, signal, ended }: Reach): WorkContext {
+function contextOf(run: RunRecord, options: WorkOptions, reach: Reach): WorkContext {
+  const { tx, signal, ended } = reach;
   const check = () => {
     options.lock.check();
     ended.throwIfAborted();
@@ -115,62 +118,28 @@ function contextOf(run: RunRecord, options: WorkOptions, { tx, signal, ended }: 
     tx,
     signal,
     check,
-    fenced: (body) => fenced(run, options, check, body),
+    fenced: (body) => fenced(run, options, { ...reach, check }, body),
     fence: BigInt(run.fence ?? 0),
     idempotencyKey: `${run.job}/${run.slot}`,
   };
 }
 
-/**
- * A transaction of its own that commits only while this run's fence is the lock's last. The fence's row is held
- * `FOR SHARE` in it, and a successor must change that row to claim: it can't begin in between. The session carries
- * the lease too, so a frozen one is in a successor's way for one lease at most.
- */
+/** A transaction of its own beside the lock's, as the job sees it. */
 async function fenced<T>(
   run: RunRecord,
   options: WorkOptions,
-  check: () => void,
+  reach: Reach & { readonly check: () => void },
   body: (tx: Transaction) => Promise<T>,
 ): Promise<T> {
-  check();
-  const session = await options.openSession();
-  try {
-    await openFenced(session, run, options.timeMs);
-    const over = new AbortController();
-    const tx = new WorkTransaction(session, () => refusal(options.lock.signal, over.signal));
-    const value = await body(tx).finally(() => {
-      over.abort(new WorkIsOver('the fenced transaction has ended'));
-    });
-    check();
-    await commit(session, run.leaseMs ?? 0);
-    return value;
-  } finally {
-    await session.close();
-  }
-}
-
-async function openFenced(session: Session, run: RunRecord, timeMs: number): Promise<void> {
-  const leaseMs = run.leaseMs ?? 0;
-  const results = await session.send(
-    [
-      'BEGIN ISOLATION LEVEL READ COMMITTED',
-      `SELECT set_config('idle_in_transaction_session_timeout', '${leaseMs}', true)` +
-        `, set_config('statement_timeout', '${Math.max(1, Math.ceil(timeMs))}', true)`,
-      `SELECT cronce.demand_fence(${run.lockKey ?? 'NULL'}, ${run.fence ?? 'NULL'}) AS current`,
-    ].join('; '),
+  const { pid, openSession } = options;
+  const signal = AbortSignal.any([reach.signal, reach.ended]);
+  return inFence({ ...reach, run, pid, openSession, signal }, async (session, over) =>
+    body(
+      new WorkTransaction(session, () =>
+        over.aborted ? new WorkIsOver('the fenced transaction has ended') : refusal(reach.signal, reach.ended),
+      ),
+    ),
   );
-  if (answerOf<boolean>(results, 'current')) return;
-  throw new Stop(
-    'lock_lost',
-    `fence ${run.fence} is no longer the last of lock ${JSON.stringify(run.lockName)}`,
-  );
-}
-
-/** Bounded by the lease: when the server has not answered by then, it has ended the transaction, or committed it. */
-async function commit(session: Session, leaseMs: number): Promise<void> {
-  const answers = await session.send('COMMIT', leaseMs);
-  if (answers.at(-1)?.command !== 'COMMIT')
-    throw new Error('the fenced transaction was rolled back: an SQL error in it had been swallowed');
 }
 
 function refusal(stopped: AbortSignal, ended: AbortSignal): Error | undefined {

@@ -49,6 +49,11 @@ export class TransactionAborted extends PostgresError {
 export class NoLongerStanding extends PostgresError {
   override readonly name = 'NoLongerStanding';
 }
+/** Someone has asked for the end of the run whose success was to be recorded. */
+export class CancelRequested extends PostgresError {
+  override readonly name = 'CancelRequested';
+}
+
 /** The driver could not put a parameter into words; the server never saw the statement. */
 export class UnsendableQuery extends PostgresError {
   override readonly name = 'UnsendableQuery';
@@ -85,6 +90,7 @@ const meanings: Readonly<Record<string, Meaning>> = {
   '3F000': [SchemaMismatch, 'schema cronce is missing: run `npm run migrate`'],
   '42883': [SchemaMismatch, 'a function is missing: run `npm run migrate`'],
   CR004: [NoLongerStanding, 'the run was settled by someone else, so nothing of it was committed'],
+  CR006: [CancelRequested, 'its writes were rolled back'],
   '23505': [UniqueViolation, 'a row with this key exists already'],
 };
 
