@@ -99,9 +99,12 @@ async function layFunctions(client: pg.Client, log: (line: string) => void): Pro
     await client.query(`SET LOCAL check_function_bodies = ${check}`);
     for (const [index, sql] of texts.entries())
       await client.query(sql).catch((cause: unknown) => {
-        throw new MigrationError(`function ${files[index]} failed, and nothing was changed: ${String(cause)}`, {
-          cause,
-        });
+        throw new MigrationError(
+          `function ${files[index]} failed, and nothing was changed: ${String(cause)}`,
+          {
+            cause,
+          },
+        );
       });
   }
   await client.query(dropUndeclared);

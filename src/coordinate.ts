@@ -111,8 +111,9 @@ class Path {
         failures += 1;
         if (failures === failuresAtMost) return this.#turnAway(session, request, claim);
       } else if (claim.kind === 'guessed') {
-        this.#delivery = { ...this.#delivery, ...claim };
+        this.#delivery = { ...this.#delivery, slot: claim.slot, scheduledFor: claim.scheduledFor };
       } else if (claim.kind === 'replace') {
+        await session.send('ROLLBACK', messageMs); // of T1, which had nothing to enter for
         const patienceMs = Math.max(0, replaceUntil - performance.now()) / 2;
         await endWithin(session, claim.holder, `the run of ${this.#delivery.slot}`, patienceMs);
       } else if (isOver(claim.run) || claim.entered) {
@@ -147,10 +148,7 @@ class Path {
     }
   }
 
-  async #claimOnce(
-    session: Session,
-    request: ClaimRequest,
-  ): Promise<(Claimed & Entered) | NotClaimed> {
+  async #claimOnce(session: Session, request: ClaimRequest): Promise<(Claimed & Entered) | NotClaimed> {
     const message = [
       'ROLLBACK',
       claimSql(session, request),

@@ -1,4 +1,4 @@
-import { ConnectionLost, NoLongerStanding, PostgresError } from './postgres/errors.ts';
+import { ConnectionLost, NoLongerStanding, PostgresError, TransactionAborted } from './postgres/errors.ts';
 import { begin, limitsSql } from './postgres/call.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
 import { answerOf } from './postgres/record.ts';
@@ -122,17 +122,20 @@ async function commit(session: Session, { run, timeLeftMs }: FencedOptions): Pro
     `SELECT cronce.demand_fence(${session.literal(run.id)}) AS stands`,
     'COMMIT',
   ].join('; ');
-  const answers = await session.send(sql, Math.max(1, timeLeftMs())).catch((error: unknown) => {
+  await session.send(sql, Math.max(1, timeLeftMs())).catch((error: unknown) => {
     if (error instanceof NoLongerStanding)
       throw new Stop('lock_lost', `run ${run.id} no longer stands: fenced committed nothing`, {
         cause: error,
       });
+    if (error instanceof TransactionAborted)
+      throw new PostgresError(
+        'the fenced transaction was rolled back: an SQL error in it had been swallowed',
+        {
+          cause: error,
+        },
+      );
     throw error;
   });
-  if (answers.at(-1)?.command !== 'COMMIT')
-    throw new PostgresError(
-      'the fenced transaction was rolled back: an SQL error in it had been swallowed',
-    );
 }
 
 /** Asks of a statement that takes long, at growing intervals. */

@@ -111,11 +111,7 @@ async function relayBatch(
 /** The least that a batch's stamps may take, ms: what was sent and is not stamped is sent again. */
 const markMs = 2_000;
 
-async function takeDue(
-  session: Session,
-  told: readonly string[],
-  options: PublishOptions,
-): Promise<Due[]> {
+async function takeDue(session: Session, told: readonly string[], options: PublishOptions): Promise<Due[]> {
   const { timeoutMs, deployment = unnamedDeployment, sinks } = options;
   const limits = { statementMs: timeoutMs, lockMs: timeoutMs * 0.8, idleMs: timeoutMs * 2 + 5_000 };
   const sql = [

@@ -62,7 +62,10 @@ const shape = v.strictObject({
   CRONCE_DEPLOYMENT: v.optional(
     v.pipe(
       v.string(),
-      v.regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/, 'letters, digits, dots, hyphens and underscores, 100 at most'),
+      v.regex(
+        /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
+        'letters, digits, dots, hyphens and underscores, 100 at most',
+      ),
     ),
   ),
   CRONCE_DRIVER: v.optional(v.picklist(['pg', 'neon'], 'pg or neon')),

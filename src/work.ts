@@ -136,7 +136,9 @@ async function fenced<T>(
   return inFence({ ...reach, run, pid, openSession, signal }, async (session, over) =>
     body(
       new WorkTransaction(session, () =>
-        over.aborted ? new WorkIsOver('the fenced transaction has ended') : refusal(reach.signal, reach.ended),
+        over.aborted
+          ? new WorkIsOver('the fenced transaction has ended')
+          : refusal(reach.signal, reach.ended),
       ),
     ),
   );

@@ -84,6 +84,7 @@ const meanings: Readonly<Record<string, Meaning>> = {
   '55P03': [LockTimeout, 'a lock was not to be had in time'],
   '25P02': [TransactionAborted, 'an earlier statement failed and its error was not passed on'],
   '25006': [NotWritable, 'point DATABASE_URL at a primary that takes writes'],
+  '0A000': [NotWritable, 'point DATABASE_URL at the primary: a standby takes no writes'],
   CR003: [NotWritable, 'point DATABASE_URL at the primary: a standby grants locks that the primary holds'],
   CR001: [SchemaMismatch, 'deploy the newer Cronce'],
   CR002: [SchemaMismatch, 'run `npm run migrate`'],
