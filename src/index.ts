@@ -17,7 +17,7 @@ export { sweepJob, type Swept, type SweepOptions } from './sweep.ts';
 export { eventBridgeSink } from './sinks/eventbridge.ts';
 export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trigger.ts';
 export { Stop } from './ending.ts';
-export { ForbiddenStatement, WorkIsOver } from './work.ts';
+export { ForbiddenStatement, WorkIsOver } from './transaction.ts';
 export { OutcomeUnknown } from './outcome.ts';
 export { lockKey } from './lock.ts';
 export type { Sink } from './publish.ts';

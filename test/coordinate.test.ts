@@ -10,7 +10,7 @@ import { defineJob, PermanentError, type JobOptions, type WorkContext } from '..
 import { lockKey } from '../src/lock.ts';
 import { ConnectionLost } from '../src/postgres/errors.ts';
 import { deservesRetry, type RunRecord } from '../src/run.ts';
-import { ForbiddenStatement, WorkIsOver } from '../src/work.ts';
+import { ForbiddenStatement, WorkIsOver } from '../src/transaction.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { startProxy } from './support/proxy.ts';
