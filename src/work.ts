@@ -3,6 +3,7 @@ import { answerOf } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import type { Logger, RunRecord } from './run.ts';
 import { Stop, type WorkResult } from './ending.ts';
+import { owningStrays } from './strays.ts';
 import { WorkIsOver, WorkTransaction } from './transaction.ts';
 
 /**
@@ -37,7 +38,7 @@ export async function performWork(options: WorkOptions): Promise<WorkResult> {
   const tx = new WorkTransaction(options.session, () => refusal(signal, ended.signal));
   try {
     await rest(options.restMs, signal);
-    const working = start(options.work, contextOf(run, options, { tx, signal, ended: ended.signal }));
+    const working = start(options, tx, contextOf(run, options, { tx, signal, ended: ended.signal }));
     return await orCutOff(working, signal, options.graceMs);
   } finally {
     clearTimeout(timer);
@@ -49,13 +50,32 @@ async function rest(restMs: number, signal: AbortSignal): Promise<void> {
   if (restMs > 0 && !signal.aborted) await waitFor(restMs, signal);
 }
 
-async function start(work: WorkOptions['work'], context: WorkContext): Promise<WorkResult> {
+async function start(options: WorkOptions, tx: WorkTransaction, context: WorkContext): Promise<WorkResult> {
   try {
     context.signal.throwIfAborted();
-    return { kind: 'returned', value: await work(context) };
+    const { run, logger } = options;
+    const told = { logger, about: { runId: run.id, job: run.job } };
+    const value = await owningStrays(told, async () => {
+      const returned = await options.work(context);
+      await tx.settle();
+      return returned;
+    });
+    await leaveNothing(options, tx, true);
+    return { kind: 'returned', value };
   } catch (error) {
+    await leaveNothing(options, tx, false).catch(() => undefined); // the work's own error is the one to tell
     return { kind: 'threw', error };
   }
+}
+
+async function leaveNothing({ run, logger }: WorkOptions, tx: WorkTransaction, kept: boolean): Promise<void> {
+  const left = await tx.undoLeftovers({ kept, leaseMs: run.leaseMs ?? 0 });
+  if (left.length === 0) return;
+  logger.warn(`the work left on the session, behind its transaction: ${left.join('; ')}`, {
+    runId: run.id,
+    job: run.job,
+    left,
+  });
 }
 
 /** A stop decides, even over work that returned after it: what it did was no longer covered. */
