@@ -55,17 +55,19 @@ async function start(options: WorkOptions, tx: WorkTransaction, context: WorkCon
     context.signal.throwIfAborted();
     const { run, logger } = options;
     const told = { logger, about: { runId: run.id, job: run.job } };
-    const value = await owningStrays(told, async () => {
-      const returned = await options.work(context);
-      await tx.settle();
-      return returned;
-    });
+    const value = await owningStrays(told, async () => settled(tx, async () => options.work(context)));
     await leaveNothing(options, tx, true);
     return { kind: 'returned', value };
   } catch (error) {
     await leaveNothing(options, tx, false).catch(() => undefined); // the work's own error is the one to tell
     return { kind: 'threw', error };
   }
+}
+
+async function settled<T>(tx: WorkTransaction, body: (tx: Transaction) => Promise<T>): Promise<T> {
+  const value = await body(tx);
+  await tx.settle();
+  return value;
 }
 
 async function leaveNothing({ run, logger }: WorkOptions, tx: WorkTransaction, kept: boolean): Promise<void> {
@@ -158,10 +160,11 @@ async function fenced<T>(
     await openFenced(session, run, options.timeMs);
     const over = new AbortController();
     const tx = new WorkTransaction(session, () => refusal(options.lock.signal, over.signal));
-    const value = await body(tx).finally(() => {
+    const value = await settled(tx, body).finally(() => {
       over.abort(new WorkIsOver('the fenced transaction has ended'));
     });
     check();
+    await leaveNothing(options, tx, true);
     await commit(session, run.leaseMs ?? 0);
     return value;
   } finally {
