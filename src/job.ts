@@ -8,7 +8,9 @@ import type { Json, Logger } from './run.ts';
  *
  * A BEGIN (a builder's transaction) is a savepoint, and nests; until it ends, statements of others wait: inside it
  * use the handle that it gives you. A transaction still open when the work returns fails the run. Listeners are
- * never called; `end` and `release` do nothing. Names of prepared statements are left out.
+ * never called; `end` and `release` do nothing. Names of prepared statements are left out. Session locks, settings
+ * and temporary tables that a statement's text shows are undone at the end, with a warning; what a function of the
+ * database does inside is not seen.
  * @throws {ForbiddenStatement} for what would end the lock's transaction or stay on a pooled connection: COMMIT and
  * ROLLBACK without their BEGIN, another isolation level, PREPARE, SET without LOCAL, LISTEN, COPY, cursors of the
  * driver, several statements in one text

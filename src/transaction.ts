@@ -332,7 +332,7 @@ function plainQuery(query: unknown, values: unknown): QueryConfig {
   const config = query as Partial<QueryConfig> & { submit?: unknown; rowMode?: unknown };
   if (typeof query !== 'object' || query === null || typeof config.submit === 'function')
     throw new ForbiddenStatement(
-      'cursors and streams are not for tx: a result that nobody reads stalls the heartbeat',
+      'tx takes a text or { text, values }: with a cursor or stream, a result that nobody reads stalls the heartbeat',
     );
   const { text, types, rowMode } = config;
   const plain = {

@@ -297,6 +297,16 @@ describe.each(drivers)('by %s', (_driver, override) => {
     expect(done).toMatchObject({ status: 'succeeded' });
   });
 
+  it('refuses cursors and streams, and what is no statement at all', async () => {
+    const done = await run(async ({ tx }) => {
+      for (const odd of [{ submit: () => undefined }, undefined, 7])
+        await expect(tx.query(odd as unknown as string)).rejects.toMatchObject({
+          name: 'ForbiddenStatement',
+        });
+    });
+    expect(done).toMatchObject({ status: 'succeeded' });
+  });
+
   it.each(['DO $$ BEGIN COMMIT; END $$', 'CALL commits()'])('has the server refuse %j', async (statement) => {
     expect(await run(async ({ tx }) => tx.query(statement))).toMatchObject({
       status: 'failed',
@@ -336,6 +346,24 @@ describe.each(drivers)('by %s', (_driver, override) => {
       expect(done).toMatchObject({ status: 'timed_out' });
     });
 
+    it('is waited for in fenced too, and fails it', async () => {
+      const done = await run(async ({ fenced }) => {
+        await fenced(async (own) => void insert(own, 'late'));
+        await fenced(async (own) => void own.query('SELECT 1/0').catch(() => undefined));
+      });
+      expect(done).toMatchObject({ status: 'failed', error: { code: '22012' } });
+      expect(await words()).toEqual(['late']);
+    });
+
+    it('is like any other promise: its error fails the run', async () => {
+      const done = await run(async ({ tx }) => {
+        void Promise.reject(new Error('stray'));
+        await insert(tx, 'gone');
+      });
+      expect(done).toMatchObject({ status: 'failed', error: { message: 'stray' } });
+      expect(await words()).toEqual([]);
+    });
+
     it('tells the first SQL error where a later one hides it, and none that was rolled back', async () => {
       const swallowed = await run(async ({ tx }) => {
         await tx.query('SELECT 1/0').catch(() => undefined);
@@ -360,7 +388,7 @@ describe.each(drivers)('by %s', (_driver, override) => {
       ['one by parameters', 'SELECT set_config($1, $2, $3)', ['work_mem', '77kB', false], 'work_mem'],
       ['one of the job’s own', `SELECT pg_catalog.set_config('App.tenant', 'x', 1 = 2)`, [], 'App.tenant'],
       ['one in a block', `DO $$ BEGIN SET work_mem = '77kB'; END $$`, [], 'work_mem'],
-      ['one of time', `SELECT set_config('statement_timeout', '1ms', false)`, [], 'statement_timeout'],
+      ['one of time', `SELECT set_config('statement_timeout', '9s', false)`, [], 'statement_timeout'],
       ['a table', 'CREATE TEMP TABLE scratch (n int)', [], 'temporary tables'],
     ])('%s', async (_what, statement, values, told) => {
       const done = await runWith(async ({ tx }) => {
@@ -370,6 +398,24 @@ describe.each(drivers)('by %s', (_driver, override) => {
       expect(done.run).toMatchObject({ status: 'succeeded' });
       expect(done.warnings.map(({ message }) => message)).toEqual([expect.stringContaining(told)]);
       expect(await words()).toEqual(['kept']);
+    });
+
+    it('of fenced', async () => {
+      const done = await runWith(async ({ fenced }) =>
+        fenced(async (own) =>
+          own.query(`SELECT pg_advisory_lock(4711), set_config('work_mem', '77kB', false)`),
+        ),
+      );
+      expect(done.warnings.map(({ message }) => message)).toEqual([expect.stringContaining('work_mem')]);
+    });
+
+    it('of work that throws', async () => {
+      const done = await runWith(async ({ tx }) => {
+        await tx.query(`SELECT pg_advisory_lock(4711), set_config('work_mem', '77kB', false)`);
+        await tx.query('SELECT 1/0');
+      });
+      expect(done.run).toMatchObject({ status: 'failed', error: { code: '22012' } });
+      expect(done.warnings.map(({ message }) => message)).toEqual([expect.stringMatching(/locks.{0,40}$/)]);
     });
 
     it('not what ends with the transaction', async () => {
