@@ -1,4 +1,5 @@
 import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
@@ -139,8 +140,15 @@ describe.each(drivers)('a session of %s', (driver) => {
 
   it('reads its own results by parsers of its own, and a stranger’s by the driver’s', async () => {
     const session = await Session.open(target);
-    const sql = `SELECT now() AS now, '{"a":1}'::jsonb AS json, true AS yes, 7::int8 AS big, 8 AS small`;
-    const own = { now: expect.any(String) as string, json: { a: 1 }, yes: true, big: '7', small: 8 };
+    const sql = `SELECT '2026-11-29T12:00:00.123456+05:30'::timestamptz AS at, now()::timestamp AS now, '{"a":1}'::jsonb AS json, true AS yes, 7::int8 AS big, 8 AS small`;
+    const own = {
+      at: new Date('2026-11-29T06:30:00.123Z'),
+      now: expect.any(String) as string,
+      json: { a: 1 },
+      yes: true,
+      big: '7',
+      small: 8,
+    };
     expect((await session.query(sql)).rows).toEqual([own]);
     expect((await session.send(sql))[0]?.rows).toEqual([own]);
     const { rows } = await session.query(sql, [], theirs);
@@ -314,5 +322,52 @@ describe.each(drivers)('a session of %s', (driver) => {
     await session.query('SELECT pg_sleep(0.2)');
     expect(elapsedMs(session.answeredMessageSentAt)).toBeGreaterThanOrEqual(190);
     await session.close();
+  });
+});
+
+/** A server of few words: lets anyone in, and answers each query by the error that its text names. */
+async function tersePostgres() {
+  const message = (type: string, ...parts: (string | Buffer)[]) => {
+    const body = Buffer.concat(parts.map((part) => Buffer.from(part)));
+    const head = Buffer.alloc(5);
+    head.write(type);
+    head.writeInt32BE(body.length + 4, 1);
+    return Buffer.concat([head, body]);
+  };
+  const ready = message('Z', 'I');
+  const server = createServer((socket) => {
+    socket.on('error', () => undefined);
+    socket.once('data', () => {
+      socket.write(Buffer.concat([message('R', Buffer.alloc(4)), ready]));
+      socket.on('data', (query: Buffer) => {
+        const [severity = '', code = '', fate] = query.subarray(5, -1).toString().split(' ');
+        socket.write(message('E', `S${severity}\0VX\0C${code}\0Mso it is\0\0`));
+        // A turn later, so that the error arrives alone.
+        setTimeout(() => (fate === 'ready' ? socket.write(ready) : socket.end()), 50);
+      });
+    });
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return { server, port: (server.address() as AddressInfo).port };
+}
+
+describe('a server that speaks another language', () => {
+  it.each([
+    ['ВАЖНО', 'ends', '57P01', true],
+    ['致命的エラー', 'ends', '25P03', true],
+    ['ОШИБКА', 'ready', '57P01', false],
+    ['FEHLER', 'ready', '08006', false],
+  ])('%s: the session %s', async (severity, fate, code, lost) => {
+    const { server, port } = await tersePostgres();
+    const session = await Session.open(targetOf(`postgres://u:p@127.0.0.1:${port}/db`));
+    const error: unknown = await session
+      .query(`${severity} ${code} ${fate}`, [], { theirs: true })
+      .catch((thrown: unknown) => thrown);
+    expect(error).toMatchObject(
+      lost ? { name: 'ConnectionLost', code } : { severity, code, message: 'so it is' },
+    );
+    expect(session.lost.aborted).toBe(lost);
+    session.destroy(new ConnectionLost('done'));
+    server.close();
   });
 });

@@ -64,6 +64,8 @@ export class Session {
   readonly #loss: Promise<never>;
   #onFailure: (error: unknown) => void = () => undefined;
   #opening: NodeJS.Timeout | undefined;
+  #connected = false;
+  /** Whether the server has answered; with Neon's own hosts that is later. */
   #opened = false;
   #tail: Promise<unknown> = Promise.resolve();
   #answered: Moment;
@@ -88,7 +90,10 @@ export class Session {
     this.#loss.catch(() => undefined);
     // Without a listener from before connect on, a broken socket ends the process.
     client.on('error', (error) => this.#onFailure(error));
-    client.on('end', () => this.#onFailure(new ConnectionLost('the server closed the connection')));
+    client.on('end', () => {
+      // Before, connect() itself says why.
+      if (this.#connected) this.#end(new ConnectionLost('the server closed the connection'));
+    });
   }
 
   /**
@@ -182,7 +187,7 @@ export class Session {
     const startedAt = this.#answered;
     this.#opening = setTimeout(() => this.#onFailure(new NoAnswer(limitMs)), limitMs - elapsedMs(startedAt));
     try {
-      await Promise.race([this.#connected(), failure]);
+      await Promise.race([this.#dial(), failure]);
     } catch (thrown) {
       failure.catch(() => undefined);
       breakSocket(this.#client);
@@ -190,11 +195,13 @@ export class Session {
       this.destroy(cannotConnect(cause, this.#attempt()));
       throw this.#lost.signal.reason;
     }
+    this.#connected = true;
     this.#onFailure = (error) => this.#end(error);
+    failure.catch((error: unknown) => this.#end(error));
   }
 
   /** The neon driver clears its listeners while it connects, so ours come after. */
-  async #connected(): Promise<void> {
+  async #dial(): Promise<void> {
     const connected = this.#client.connect();
     connected.catch(() => undefined);
     const { connection } = this.#client;
@@ -342,6 +349,7 @@ function wordsOf(thrown: unknown): string {
   }
 }
 
+const [bool, timestamptz] = [16, 1184];
 const asNumber = [21, 23, 26, 700, 701];
 const asJson = [114, 3802];
 
@@ -350,6 +358,7 @@ const ownTypes: CustomTypesConfig = {
   getTypeParser: (type: number) => (text: string) => {
     if (asNumber.includes(type)) return Number(text);
     if (asJson.includes(type)) return JSON.parse(text) as unknown;
-    return type === 16 ? text === 't' : text;
+    if (type === timestamptz) return new Date(text.replace(' ', 'T').replace(/[+-]\d\d$/, '$&:00'));
+    return type === bool ? text === 't' : text;
   },
 };
