@@ -181,21 +181,14 @@ export async function ask(
   return answer;
 }
 
-/** Statements as one simple-protocol message (if there are any), and Terminate right behind. */
-function lastWords(sql: string | null): Buffer {
-  const terminate = Buffer.from([0x58, 0, 0, 0, 4]);
-  if (sql === null) return terminate;
-  const text = Buffer.from(sql.replaceAll('\0', '') + '\0');
-  const head = Buffer.alloc(5);
-  head.write('Q');
-  head.writeInt32BE(text.length + 4, 1);
-  return Buffer.concat([head, text, terminate]);
-}
+/** How long last statements keep their distance to the goodbye where no answer comes before, ms. */
+const gapMs = 20;
 
 /**
- * Sends last words and hears no answer. Resolves when the bytes have left the process. The server ends the connection
- * when it has come to the goodbye. A FIN of ours before that, or a WebSocket's close, would have it break off a statement
- * in the middle, where `client_connection_check_interval` is set.
+ * Sends last statements, if there are any, and the goodbye. Resolves when the bytes have left the process. The server
+ * ends the connection when it has come to the goodbye. A FIN of ours before that, or a WebSocket's close, would have it
+ * break off a statement in the middle, where `client_connection_check_interval` is set. And PgBouncer throws statements
+ * away that it reads together with the goodbye, so this follows their answer, or, where that is slow, a moment later.
  */
 export async function part(
   client: DriverClient,
@@ -205,18 +198,35 @@ export async function part(
 ): Promise<void> {
   const { connection } = client;
   const { stream } = connection;
+  const send = driver === 'neon' ? sendByWebSocket : sendBySocket;
   // What still comes belongs to nobody, and the drivers would throw it at somebody.
   connection.removeAllListeners();
   connection.on('error', () => undefined);
-  if (driver === 'neon') return partByWebSocket(stream, lastWords(sql), limit);
+  if (sql !== null) {
+    const answered = new Promise((resolve) => connection.once('readyForQuery', resolve));
+    await send(stream, simpleQuery(sql), limit);
+    await Promise.race([answered, delay(gapMs, undefined, { signal: limit })]);
+  }
+  await send(stream, Buffer.from([0x58, 0, 0, 0, 4]), limit);
+}
+
+function simpleQuery(sql: string): Buffer {
+  const text = Buffer.from(sql.replaceAll('\0', '') + '\0');
+  const head = Buffer.alloc(5);
+  head.write('Q');
+  head.writeInt32BE(text.length + 4, 1);
+  return Buffer.concat([head, text]);
+}
+
+async function sendBySocket(stream: Stream, bytes: Uint8Array): Promise<void> {
   await new Promise<void>((resolve) => {
     stream.once('close', resolve);
-    stream.write(lastWords(sql), () => resolve());
+    stream.write(bytes, () => resolve());
   });
 }
 
 /** This driver sends what it was given at the end of the turn, and says that it is written before. */
-async function partByWebSocket(stream: Stream, bytes: Uint8Array, limit: AbortSignal): Promise<void> {
+async function sendByWebSocket(stream: Stream, bytes: Uint8Array, limit: AbortSignal): Promise<void> {
   stream.write(bytes);
   do await delay(1, undefined, { signal: limit });
   while ((stream.ws?.bufferedAmount ?? 0) > 0);

@@ -174,8 +174,8 @@ export class Session {
   }
 
   /**
-   * Sends `sql` as one simple-protocol message with the goodbye right behind it, waits until both have left the
-   * process (for at most a quarter of a second), and hears of neither: the server runs the statements, then hangs up.
+   * Sends `sql` as one simple-protocol message and then the goodbye, waits until both have left the process (for at
+   * most a quarter of a second), and doesn't ask what became of them: the server runs the statements, then hangs up.
    * What is under way comes before it; what then waits for its answer is rejected. Never throws.
    */
   async farewell(sql: string): Promise<void> {
