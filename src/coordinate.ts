@@ -92,7 +92,11 @@ class Path {
     this.#endsAt = performance.now() + timeLeftMs;
   }
 
-  readonly openSession = async (): Promise<Session> => Session.open(this.#coordinator.target);
+  /** Bounded by the connect limit, and by what the invocation has left for recording that there was none. */
+  readonly openSession = async (): Promise<Session> =>
+    Session.open(this.#coordinator.target, {
+      timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs),
+    });
 
   /**
    * Claims, and claims anew where another delivery slipped in between T0 and T1 (the highest fence always gets in), where

@@ -256,7 +256,10 @@ export class WorkTransaction extends EventEmitter implements Transaction {
   async #send(config: QueryConfig): Promise<QueryResult> {
     this.#note(config);
     try {
-      return await this.#session.query(config, undefined, { alone: mightBeSeveral(config) });
+      return await this.#session.query(config, undefined, {
+        alone: mightBeSeveral(config),
+        theirs: true,
+      });
     } catch (error) {
       if (isServerError(error)) this.#failure ??= { error };
       throw error;

@@ -67,6 +67,17 @@ describe.runIf(installed)('behind PgBouncer', () => {
     expect((await beside).status).toBe('succeeded');
   });
 
+  it('runs the last statements of a session that says goodbye without waiting for them', async () => {
+    await db.query('CREATE TABLE told (n int)');
+    for (let n = 0; n < 100; n++) {
+      const session = await Session.open(road.target);
+      await session.send('BEGIN');
+      await session.farewell(`INSERT INTO told VALUES (${n}); COMMIT`);
+    }
+    const told = async () => db.query('SELECT count(*)::int AS n FROM told');
+    await expect.poll(told, { timeout: 5_000 }).toEqual([{ n: 100 }]);
+  });
+
   it('leaves no lock and no setting behind for the next client of a pooled session', async () => {
     await run(
       job('clean', async () => 1),
