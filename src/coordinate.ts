@@ -1,5 +1,6 @@
 import { v7 as uuidV7 } from 'uuid';
 import { endWithin } from './cancel.ts';
+import { captureError } from './capture.ts';
 import {
   claimed,
   claimSql,
@@ -11,7 +12,7 @@ import {
   type NotClaimed,
 } from './claim.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
-import { recordOutcome, storedError } from './outcome.ts';
+import { recordOutcome } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
 import { ConnectionLost, PostgresError, SchemaMismatch } from './postgres/errors.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
@@ -171,7 +172,7 @@ class Path {
   }
 
   async #refuse(session: Session, request: Refused): Promise<Claim> {
-    return this.#recorded(session, refuseSql(session, request, storedError(request.refused)));
+    return this.#recorded(session, refuseSql(session, request, captureError(request.refused)));
   }
 
   async #recorded(session: Session, sql: string): Promise<Claim> {

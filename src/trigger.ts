@@ -1,6 +1,6 @@
 import type { Job, Registry } from './job.ts';
 import type { Json, TriggerKind } from './run.ts';
-import { storable } from './storable.ts';
+import { captureValue } from './capture.ts';
 
 /**
  * This step's secret: which job and which slot an invocation is about.
@@ -68,7 +68,7 @@ export function deliveryOf(event: unknown, around: Surroundings): Delivery {
     byHand: false,
     deliveryId: around.deliveryId,
     requestedBy: null,
-    params: storable(fields['params']),
+    params: captureValue(fields['params']),
   };
 }
 
@@ -88,7 +88,7 @@ function requested(request: Fields, around: Surroundings): Delivery {
     byHand: request['trigger'] !== 'sweep',
     deliveryId: around.deliveryId,
     requestedBy: text(request['requestedBy']) ?? null,
-    params: storable(request['params']),
+    params: captureValue(request['params']),
   };
 }
 

@@ -204,10 +204,8 @@ describe.each(drivers)('by %s', (_driver, override) => {
     expect(JSON.stringify(got.output)).toContain('[cut: 34464 more]');
     expect(JSON.stringify((await run(job(async () => deep))).output)).toContain('[cut: too deep]');
     const huge = await run(job(async () => Array<string>(900).fill('y'.repeat(1_000))));
-    expect(huge).toMatchObject({
-      status: 'succeeded',
-      output: { cut: expect.stringContaining('bytes') as string },
-    });
+    expect(huge.status).toBe('succeeded');
+    expect(JSON.stringify(huge.output)).toMatch(/^\["y{1000}",.*"\[cut: \d+ more]"]$/);
   });
 
   it('keeps what an error says, whatever was thrown', async () => {
