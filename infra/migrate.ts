@@ -49,8 +49,12 @@ export async function migrate(
   client.on('error', () => undefined); // the failing query says it
   try {
     await client.connect();
-    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED');
-    await client.query(`SET LOCAL lock_timeout = '60s'`);
+    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE, NOT DEFERRABLE');
+    await client.query(
+      `SELECT set_config(s.name, w.value, true)
+       FROM pg_settings s JOIN jsonb_each_text($1) w ON lower(w.key) = lower(s.name)`,
+      [JSON.stringify(settings)],
+    );
     await client.query('SELECT pg_advisory_xact_lock($1)', [migrationLock.toString()]);
     await client.query(ledger);
     const applied = [
@@ -66,6 +70,26 @@ export async function migrate(
     await client.end().catch(() => undefined);
   }
 }
+
+/**
+ * A migration means the same in every database, whatever this or the role has for defaults, and takes the time it takes;
+ * only a wait for a lock has a limit. What the server does not know (transaction_timeout, before 17) is passed over.
+ */
+const settings: Readonly<Record<string, string>> = {
+  lock_timeout: '60s',
+  statement_timeout: '0',
+  transaction_timeout: '0',
+  idle_in_transaction_session_timeout: '0',
+  search_path: 'pg_catalog, pg_temp',
+  DateStyle: 'ISO, YMD',
+  IntervalStyle: 'postgres',
+  TimeZone: 'UTC',
+  check_function_bodies: 'on',
+  transform_null_equals: 'off',
+  array_nulls: 'on',
+  synchronous_commit: 'on',
+  row_security: 'on',
+};
 
 const ledger = `
   CREATE SCHEMA IF NOT EXISTS cronce;

@@ -19,10 +19,10 @@ it('is applied once, though twenty start at the same time', async () => {
 it('goes forward on a database that holds data, and lets the code from before go on', async () => {
   const db = await freshDatabase({ migrated: false });
   const first = await readFile(new URL('../infra/migrations/0001_coordinator.sql', import.meta.url), 'utf8');
-  await db.query(`CREATE SCHEMA cronce; CREATE TABLE cronce.migration (version integer PRIMARY KEY, name text NOT NULL,
+  await db.queryAsRole(`CREATE SCHEMA cronce; CREATE TABLE cronce.migration (version integer PRIMARY KEY, name text NOT NULL,
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
     INSERT INTO cronce.migration VALUES (1, '0001_coordinator')`);
-  await db.query(first);
+  await db.queryAsRole(first);
   await db.query(`INSERT INTO cronce.job (name, paused_at, paused_by) VALUES ('kept', now(), 'ann')`);
   await db.query(`INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at, finished_at)
     VALUES (gen_random_uuid(), 'kept', '2026-11-29T12:00:00Z', now(), 'rule', 'skipped', 'held', 'kept', now(), now())`);
