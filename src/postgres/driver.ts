@@ -63,6 +63,22 @@ async function makeNeonClient(target: Target): Promise<DriverClient> {
 
 type Answer = Promise<QueryResult | QueryResult[]>;
 
+/**
+ * Statements of ours, by the simple protocol. Their answers are read here: a driver's own parsers are the process's, and
+ * a job may set them as it likes (`types.setTypeParser`).
+ */
+export async function queryOurs(client: DriverClient, sql: string): Answer {
+  return client.query({ text: sql, types: { getTypeParser: (oid: number) => parsers[oid] ?? String } });
+}
+
+const parsers: Readonly<Record<number, (text: string) => unknown>> = {
+  16: (text) => text === 't', // bool
+  21: Number, // int2
+  23: Number, // int4
+  114: (text) => JSON.parse(text) as unknown, // json
+  3802: (text) => JSON.parse(text) as unknown, // jsonb
+};
+
 /** After an error of its own between Parse and Sync, the neon driver forgets the Sync; the server then waits for it. */
 export async function queryAny(
   client: DriverClient,

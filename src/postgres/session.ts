@@ -5,6 +5,7 @@ import {
   makeClient,
   queryAlone,
   queryAny,
+  queryOurs,
   type DriverClient,
   type DriverName,
   type Target,
@@ -95,16 +96,17 @@ export class Session {
   }
 
   /**
-   * Sends statements as one simple-protocol message: one round trip, an answer a statement.
+   * Sends statements of ours as one simple-protocol message: one round trip, an answer a statement. Answers are boolean,
+   * number (of int2 and int4), what JSON says, or else text, whatever parsers the process has set.
    * No parameters here: put values in by `literal`.
    * @param timeoutMs gives the session up if no answer has come by then.
    */
   async send(sql: string, timeoutMs?: number): Promise<readonly QueryResult[]> {
-    const results = await this.#exchange(() => this.#client.query(sql), timeoutMs);
+    const results = await this.#exchange(() => queryOurs(this.#client, sql), timeoutMs);
     return Array.isArray(results) ? results : [results];
   }
 
-  /** One statement in node-postgres' own form; `alone` has the server refuse a text of several. */
+  /** One statement of a job's, in node-postgres' own form and read as that has it; `alone` has the server refuse a text of several. */
   async query(query: QueryConfig | string, values?: unknown[], { alone = false } = {}): Promise<QueryResult> {
     const result = await this.#exchange(() =>
       alone
