@@ -92,7 +92,11 @@ const settings: Readonly<Record<string, string>> = {
 };
 
 const ledger = `
-  CREATE SCHEMA IF NOT EXISTS cronce;
+  DO $$ BEGIN
+    IF to_regnamespace('cronce') IS NULL THEN -- asked first: IF NOT EXISTS would want the right to make it all the same
+      CREATE SCHEMA cronce;
+    END IF;
+  END $$;
   CREATE TABLE IF NOT EXISTS cronce.migration (
     version integer PRIMARY KEY, name text NOT NULL,
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
