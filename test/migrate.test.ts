@@ -38,8 +38,13 @@ it('goes forward on a database that holds data, and lets the code from before go
   await db.drop();
 });
 
-it('makes the schema that infra/schema.sql shows', async () => {
+it('makes the schema that infra/schema.sql shows', async (context) => {
   const db = await freshDatabase();
+  const [server] = await db.query(`SELECT current_setting('server_version_num')::int / 10000 AS major`);
+  if (server?.['major'] !== 18) {
+    await db.drop();
+    context.skip('written by version 18; another words the same functions otherwise');
+  }
   const committed = await readFile(new URL('../infra/schema.sql', import.meta.url), 'utf8');
   expect(await dumpSchema(db.url), 'run `npm run schema` and look at the difference').toBe(committed);
   await db.drop();
