@@ -3,7 +3,7 @@ import type { Job } from './job.ts';
 import type { RunError, RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';
 import type { Delivery } from './trigger.ts';
-import { call, transaction } from './postgres/call.ts';
+import { callSql, transaction } from './postgres/call.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
@@ -73,14 +73,14 @@ export function claimSql(session: Literals, request: ClaimRequest): string {
 
 /** For a delivery that could not get through its claim: a record that says so, and leaves the slot owed. */
 export function turnAwaySql(session: Literals, request: ClaimRequest, why: string): string {
-  return call(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
+  return callSql(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
 }
 
 /** For a delivery that can't be run as it is: failed, for good. */
 export function refuseSql(session: Literals, request: Omit<ClaimRequest, 'lock'>, error: RunError): string {
   const lock = { name: request.delivery.job.name, keys: [], guard: 0n };
   const literal = claimLiteral(session, { ...request, lock });
-  return call(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
+  return callSql(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
 }
 
 type Literals = Pick<Session, 'literal'>;

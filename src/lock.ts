@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { QueryResult } from './postgres/driver.ts';
 import { checkKey, JobError, type Job, type Registry } from './job.ts';
-import { begin, call, limitsSql } from './postgres/call.ts';
+import { begin, callSql, limitsSql } from './postgres/call.ts';
 import { answerOf } from './postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from './postgres/errors.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
@@ -290,7 +290,7 @@ class Keeper implements HeldLock {
     try {
       this.#watch ??= await this.#options.openWatch();
       const run = this.#watch.literal(this.#options.runId);
-      const sql = call(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
+      const sql = callSql(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
       const results = await this.#watch.send(sql, this.#options.leaseMs);
       const seen = answerOf<(Heard & { atWork: boolean }) | null>(results, 'watched');
       if (seen?.atWork) this.#watched = this.#watch.answeredMessageSentAt;

@@ -1,7 +1,7 @@
 import type { QueryResult } from './postgres/driver.ts';
 import { captureError, captureText, captureValue, isA } from './capture.ts';
 import { PermanentError } from './job.ts';
-import { call, limitsSql } from './postgres/call.ts';
+import { callSql, limitsSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import {
   CancelRequested,
@@ -212,7 +212,7 @@ async function settle(session: Session, verdict: Verdict, options: Recording): P
   const literal = session.literal(JSON.stringify(outcomeJson(verdict, options)));
   const limitMs = Math.max(lookMs / 2, Math.min(outsideMs, options.timeLeftMs()));
   const results = await session.send(
-    `ROLLBACK; ${call(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
+    `ROLLBACK; ${callSql(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
     limitMs,
   );
   return toRecord(answerOf<RunRecord>(results, 'settled'));

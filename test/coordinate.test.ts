@@ -148,7 +148,7 @@ describe.each(drivers)('by %s', (_driver, override) => {
   });
 
   it('fails a run whose deferred constraint does not hold', async () => {
-    await db.query(
+    await db.queryAsRole(
       `CREATE TABLE IF NOT EXISTS app.twin (id int PRIMARY KEY, of int REFERENCES app.twin DEFERRABLE INITIALLY DEFERRED)`,
     );
     const failed = await run(job(async ({ tx }) => tx.query('INSERT INTO app.twin VALUES (1, 2)')));

@@ -19,10 +19,10 @@ it('is applied once, though twenty start at the same time', async () => {
 it('goes forward on a database that holds data, and locks out code that knows of no lock delay', async () => {
   const db = await freshDatabase({ migrated: false });
   const first = await readFile(new URL('../infra/migrations/0001_coordinator.sql', import.meta.url), 'utf8');
-  await db.query(`CREATE SCHEMA cronce; CREATE TABLE cronce.migration (version integer PRIMARY KEY, name text NOT NULL,
+  await db.queryAsRole(`CREATE SCHEMA cronce; CREATE TABLE cronce.migration (version integer PRIMARY KEY, name text NOT NULL,
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
     INSERT INTO cronce.migration VALUES (1, '0001_coordinator')`);
-  await db.query(first);
+  await db.queryAsRole(first);
   await db.query(`INSERT INTO cronce.job (name, paused_at, paused_by) VALUES ('kept', now(), 'ann')`);
   await db.query(`INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at, finished_at)
     VALUES (gen_random_uuid(), 'kept', '2026-11-29T12:00:00Z', now(), 'rule', 'skipped', 'held', 'kept', now(), now())`);
@@ -45,8 +45,13 @@ it('goes forward on a database that holds data, and locks out code that knows of
   await db.drop();
 });
 
-it('makes the schema that infra/schema.sql shows', async () => {
+it('makes the schema that infra/schema.sql shows', async (context) => {
   const db = await freshDatabase();
+  const [server] = await db.query(`SELECT current_setting('server_version_num')::int / 10000 AS major`);
+  if (server?.['major'] !== 18) {
+    await db.drop();
+    context.skip('written by version 18; another words the same functions otherwise');
+  }
   const committed = await readFile(new URL('../infra/schema.sql', import.meta.url), 'utf8');
   expect(await dumpSchema(db.url), 'run `npm run schema` and look at the difference').toBe(committed);
   await db.drop();

@@ -130,7 +130,8 @@ export class Session {
   }
 
   /**
-   * Sends statements as one simple-protocol message: one round trip, an answer a statement.
+   * Sends statements of ours as one simple-protocol message: one round trip, an answer a statement. Answers are boolean,
+   * number (of int2 and int4), what JSON says, or else text, whatever parsers the process has set.
    * No parameters here: put values in by `literal`.
    * @param timeoutMs gives the session up if no answer has come by then.
    */
