@@ -1,5 +1,6 @@
 import type { QueryResult } from './postgres/driver.ts';
 import type { Job } from './job.ts';
+import type { LockNames } from './lock-name.ts';
 import type { RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';
 import type { Delivery } from './trigger.ts';
@@ -43,13 +44,6 @@ export interface ClaimRequest {
   readonly now?: Date;
 }
 
-/** The keys a delivery may run under: one for each place of the lock, and a guard for its slot. */
-export interface LockNames {
-  readonly name: string;
-  readonly keys: readonly bigint[];
-  readonly guard: bigint | null;
-}
-
 /** T0, as one run of statements. What `cronce.claim` decides is in infra/migrations. */
 export function claimSql(session: Session, request: ClaimRequest): string {
   const limitMs = claimTimeLimitMs(request.leaseMs);
@@ -84,7 +78,7 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
     lock: {
       name: lock.name,
       keys: lock.keys.map(String),
-      guard: lock.guard?.toString() ?? null,
+      guard: lock.guard.toString(),
       waitMs: request.waitMs,
       patienceMs,
     },

@@ -17,7 +17,7 @@ export type Outcome = (typeof outcomes)[number];
 export type Status = Outcome | 'running';
 
 /** Why a delivery was turned away. The schema's CHECK `run_skip_reason_known` holds the same set. */
-export const skipReasons = ['held', 'duplicate', 'paused', 'too_late', 'on_hold'] as const;
+export const skipReasons = ['held', 'duplicate', 'paused', 'too_late', 'on_hold', 'off_schedule'] as const;
 export type SkipReason = (typeof skipReasons)[number];
 
 /** Why work is told to stop. */

@@ -185,6 +185,7 @@ const blocked: Readonly<Record<SkipReason, string>> = {
   on_hold: 'on hold since',
   paused: 'paused by',
   too_late: 'too late for',
+  off_schedule: 'off schedule, beside',
 };
 
 function reasonOf(run: RunRecord) {
