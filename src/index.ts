@@ -19,7 +19,7 @@ export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trig
 export { Stop } from './ending.ts';
 export { ForbiddenStatement, WorkIsOver } from './work.ts';
 export { OutcomeUnknown } from './outcome.ts';
-export { lockKey } from './lock.ts';
+export { lockKey, LockNameError } from './lock.ts';
 export type { Sink } from './publish.ts';
 export { readSettings, SettingsError, type Settings } from './settings.ts';
 export * from './run.ts';
