@@ -58,7 +58,5 @@ it('brings no AWS SDK, and loads no driver before it is needed', () => {
   const atOnce = statically('.build/scheduled.js').flatMap((path) =>
     Object.keys(outputs[path]?.inputs ?? {}),
   );
-  expect(atOnce.filter((input) => /node_modules\/(pg|@neondatabase|cronstrue)\//.test(input))).toEqual(
-    [],
-  );
+  expect(atOnce.filter((input) => /node_modules\/(pg|@neondatabase|cronstrue)\//.test(input))).toEqual([]);
 });
