@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,11 +10,14 @@ import { readSettings } from '../src/settings.ts';
  * Applies infra/migrations/NNNN_name.sql in order, each once, all in one transaction under a transaction advisory
  * lock: any number may start at once, one does the work, the others wait and find it done.
  *
+ * The functions in infra/sql, one a file, are laid anew in the same transaction whenever one has changed.
+ *
  * A migration whose first line is `-- compatible` lets code written before it go on; any other locks that code out
  * (`cronce.require_schema`). `examples` adds infra/migrations/examples: the schema of the jobs that come along.
  */
 
 const folder = fileURLToPath(new URL('./migrations/', import.meta.url));
+const functionsFolder = fileURLToPath(new URL('./sql/', import.meta.url));
 
 /** 'cronce' read as a number; any constant would do, as long as it stays. */
 const migrationLock = 0x63726f6e6365n;
@@ -30,6 +34,8 @@ interface Migration {
 
 export interface MigrateOptions {
   readonly examples?: boolean;
+  /** Whose rows those of before are, where a database goes forward that knew of no deployments; default `default`. */
+  readonly deployment?: string;
   readonly log?: (line: string) => void;
 }
 
@@ -39,7 +45,7 @@ export interface MigrateOptions {
  */
 export async function migrate(
   url: string,
-  { examples = false, log = () => undefined }: MigrateOptions = {},
+  { examples = false, deployment = 'default', log = () => undefined }: MigrateOptions = {},
 ): Promise<string[]> {
   const client = new pg.Client({
     connectionString: url,
@@ -49,12 +55,13 @@ export async function migrate(
   client.on('error', () => undefined); // the failing query says it
   try {
     await client.connect();
-    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED');
-    await client.query(`SET LOCAL lock_timeout = '60s'`);
+    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE');
+    await client.query(settings, [deployment]);
     await client.query('SELECT pg_advisory_xact_lock($1)', [migrationLock.toString()]);
     await client.query(ledger);
     const applied = [
       ...(await apply(client, 'cronce.migration', await read(folder), log)),
+      ...(await layFunctions(client, log)),
       ...(examples
         ? await apply(client, 'cronce.example_migration', await read(join(folder, 'examples')), log)
         : []),
@@ -73,6 +80,54 @@ const ledger = `
     version integer PRIMARY KEY, name text NOT NULL,
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
   CREATE TABLE IF NOT EXISTS cronce.example_migration (LIKE cronce.migration INCLUDING ALL);`;
+
+/** Settings of our own, whatever the role or the database has as its defaults. */
+const settings = `SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '0', true),
+  set_config('idle_in_transaction_session_timeout', '0', true),
+  set_config('search_path', 'pg_catalog', true), set_config('cronce.deployment', $1, true),
+  (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout')`;
+
+/** Creates or replaces every function, and drops what no file declares any more. */
+async function layFunctions(client: pg.Client, log: (line: string) => void): Promise<string[]> {
+  const files = (await readdir(functionsFolder)).filter((file) => file.endsWith('.sql')).sort();
+  const texts = await Promise.all(files.map((file) => readFile(join(functionsFolder, file), 'utf8')));
+  const hash = createHash('sha256').update(texts.join('\0')).digest('hex');
+  const { rowCount } = await client.query('SELECT FROM cronce.laid WHERE hash = $1', [hash]);
+  if (rowCount === 1) return [];
+  // They call each other: only once all are there can their bodies be checked.
+  for (const check of ['off', 'on']) {
+    await client.query(`SET LOCAL check_function_bodies = ${check}`);
+    for (const [index, sql] of texts.entries())
+      await client.query(sql).catch((cause: unknown) => {
+        throw new MigrationError(
+          `function ${files[index]} failed, and nothing was changed: ${String(cause)}`,
+          {
+            cause,
+          },
+        );
+      });
+  }
+  await client.query(dropUndeclared);
+  await client.query(
+    'INSERT INTO cronce.laid (hash) VALUES ($1) ON CONFLICT (one) DO UPDATE SET hash = $1, at = clock_timestamp()',
+    [hash],
+  );
+  log('laid the functions');
+  return ['functions'];
+}
+
+/** All that are declared were just written by this transaction, so whatever was not is of before. */
+const dropUndeclared = `
+  DO $$
+  DECLARE
+    old text;
+  BEGIN
+    SELECT string_agg(p.oid::regprocedure::text, ', ') INTO old FROM pg_proc p
+      WHERE p.pronamespace = 'cronce'::regnamespace AND p.xmin::text::bigint <> pg_current_xact_id()::text::bigint % 4294967296;
+    IF old IS NOT NULL THEN
+      EXECUTE 'DROP FUNCTION ' || old;
+    END IF;
+  END $$`;
 
 async function apply(
   client: pg.Client,
@@ -124,9 +179,9 @@ async function read(from: string): Promise<Migration[]> {
 
 /** `npm run migrate [-- --examples]`, on DATABASE_URL. */
 async function main(): Promise<void> {
-  const { target } = readSettings();
+  const { target, deployment } = readSettings();
   const examples = process.argv.includes('--examples');
-  const applied = await migrate(target.url, { examples, log: console.log });
+  const applied = await migrate(target.url, { examples, deployment, log: console.log });
   if (applied.length === 0) console.log('the schema is up to date');
 }
 

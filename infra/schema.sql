@@ -11,12 +11,19 @@ TABLE cronce.job
   paused_at timestamp with time zone
   paused_by text
   pause_reason text
+  deployment text NOT NULL DEFAULT 'default'::text
+
+TABLE cronce.laid
+  one boolean NOT NULL DEFAULT true
+  hash text NOT NULL
+  at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
 
 TABLE cronce.lock
   key bigint NOT NULL
   name text NOT NULL
   fence bigint NOT NULL
   run_id uuid NOT NULL
+  of_slot boolean NOT NULL DEFAULT false
 
 TABLE cronce.migration
   version integer NOT NULL
@@ -31,6 +38,7 @@ TABLE cronce.pause
   reason text
   resumed_at timestamp with time zone
   resumed_by text
+  deployment text NOT NULL DEFAULT 'default'::text
 
 TABLE cronce.run
   id uuid NOT NULL
@@ -67,6 +75,11 @@ TABLE cronce.run
   published_to text[] NOT NULL DEFAULT '{}'::text[]
   publish_attempts integer NOT NULL DEFAULT 0
   publish_after timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  deployment text NOT NULL DEFAULT 'default'::text
+  lock_delay_ms integer
+  delayed_ms integer
+  delay_until timestamp with time zone
+  blocked_by_deployment text
 
 TABLE cronce.schedule
   job text NOT NULL
@@ -74,48 +87,76 @@ TABLE cronce.schedule
   time_zone text NOT NULL
   known_since timestamp with time zone NOT NULL
   accounted_until timestamp with time zone NOT NULL
+  deployment text NOT NULL DEFAULT 'default'::text
+  deployed_at timestamp with time zone NOT NULL
+
+TABLE cronce.timeline
+  id integer NOT NULL
+  first_seen_at timestamp with time zone NOT NULL
 CONSTRAINT example_migration.example_migration_pkey PRIMARY KEY (version)
 CONSTRAINT job.job_pause_is_whole CHECK (((paused_at IS NULL) = (paused_by IS NULL)))
-CONSTRAINT job.job_pkey PRIMARY KEY (name)
+CONSTRAINT job.job_pkey PRIMARY KEY (deployment, name)
+CONSTRAINT laid.laid_one_check CHECK (one)
+CONSTRAINT laid.laid_pkey PRIMARY KEY (one)
 CONSTRAINT lock.lock_fence_counts_from_one CHECK ((fence >= 1))
 CONSTRAINT lock.lock_pkey PRIMARY KEY (key)
 CONSTRAINT migration.migration_pkey PRIMARY KEY (version)
 CONSTRAINT pause.pause_ends_after_it_began CHECK ((resumed_at >= paused_at))
 CONSTRAINT pause.pause_ends_whole CHECK (((resumed_at IS NULL) = (resumed_by IS NULL)))
-CONSTRAINT pause.pause_pkey PRIMARY KEY (job, paused_at)
+CONSTRAINT pause.pause_pkey PRIMARY KEY (deployment, job, paused_at)
 CONSTRAINT run.run_after_lost_known CHECK ((after_lost = ANY (ARRAY['rerun'::text, 'hold'::text])))
+CONSTRAINT run.run_delays_once_over CHECK (((delay_until IS NULL) OR (status <> 'running'::text)))
 CONSTRAINT run.run_over_has_an_end CHECK (((status = 'running'::text) = (finished_at IS NULL)))
 CONSTRAINT run.run_pkey PRIMARY KEY (id)
 CONSTRAINT run.run_published_once_over CHECK (((published_at IS NULL) OR (finished_at IS NOT NULL)))
-CONSTRAINT run.run_skip_reason_known CHECK ((skip_reason = ANY (ARRAY['held'::text, 'duplicate'::text, 'paused'::text, 'too_late'::text, 'on_hold'::text])))
+CONSTRAINT run.run_skip_reason_known CHECK ((skip_reason = ANY (ARRAY['held'::text, 'duplicate'::text, 'paused'::text, 'too_late'::text, 'on_hold'::text, 'off_schedule'::text])))
 CONSTRAINT run.run_skipped_with_a_reason CHECK (((status = 'skipped'::text) = (skip_reason IS NOT NULL)))
 CONSTRAINT run.run_started_under_a_fence CHECK ((((status = ANY (ARRAY['skipped'::text, 'missed'::text])) = (fence IS NULL)) AND ((fence IS NULL) = (attempt IS NULL))))
 CONSTRAINT run.run_status_known CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'timed_out'::text, 'lost'::text, 'cancelled'::text, 'skipped'::text, 'missed'::text])))
 CONSTRAINT schedule.schedule_accounted_since_known CHECK ((accounted_until >= known_since))
-CONSTRAINT schedule.schedule_pkey PRIMARY KEY (job, expression, time_zone)
+CONSTRAINT schedule.schedule_pkey PRIMARY KEY (deployment, job, expression, time_zone)
+CONSTRAINT timeline.timeline_pkey PRIMARY KEY (id)
 CREATE UNIQUE INDEX example_migration_pkey ON cronce.example_migration USING btree (version)
-CREATE UNIQUE INDEX job_pkey ON cronce.job USING btree (name)
+CREATE UNIQUE INDEX job_pkey ON cronce.job USING btree (deployment, name)
+CREATE UNIQUE INDEX laid_pkey ON cronce.laid USING btree (one)
+CREATE INDEX lock_of_slot ON cronce.lock USING btree (run_id) WHERE of_slot
 CREATE UNIQUE INDEX lock_pkey ON cronce.lock USING btree (key)
 CREATE UNIQUE INDEX migration_pkey ON cronce.migration USING btree (version)
-CREATE UNIQUE INDEX pause_one_open ON cronce.pause USING btree (job) WHERE (resumed_at IS NULL)
-CREATE UNIQUE INDEX pause_pkey ON cronce.pause USING btree (job, paused_at)
-CREATE INDEX run_by_due_time ON cronce.run USING btree (job, scheduled_for)
-CREATE INDEX run_by_job ON cronce.run USING btree (job, id DESC)
-CREATE INDEX run_by_slot ON cronce.run USING btree (job, slot)
+CREATE UNIQUE INDEX pause_one_open ON cronce.pause USING btree (deployment, job) WHERE (resumed_at IS NULL)
+CREATE UNIQUE INDEX pause_pkey ON cronce.pause USING btree (deployment, job, paused_at)
+CREATE INDEX run_by_due_time ON cronce.run USING btree (deployment, job, scheduled_for)
+CREATE INDEX run_by_job ON cronce.run USING btree (deployment, job, id DESC)
+CREATE INDEX run_by_slot ON cronce.run USING btree (deployment, job, slot)
+CREATE INDEX run_guessed ON cronce.run USING btree (deployment, delivery_id) WHERE slot_guessed
 CREATE INDEX run_old ON cronce.run USING btree (finished_at) WHERE (finished_at IS NOT NULL)
-CREATE UNIQUE INDEX run_one_success_per_slot ON cronce.run USING btree (job, slot) WHERE (status = 'succeeded'::text)
+CREATE UNIQUE INDEX run_one_success_per_slot ON cronce.run USING btree (deployment, job, slot) WHERE (status = 'succeeded'::text)
 CREATE UNIQUE INDEX run_pkey ON cronce.run USING btree (id)
-CREATE INDEX run_unfinished_by_guard ON cronce.run USING btree (guard_key) WHERE ((status = 'running'::text) AND (guard_key IS NOT NULL))
-CREATE INDEX run_unfinished_by_lock ON cronce.run USING btree (lock_key) WHERE (status = 'running'::text)
-CREATE INDEX run_unfinished_slots ON cronce.run USING btree (finished_at) WHERE (final = false)
-CREATE INDEX run_unpublished ON cronce.run USING btree (publish_after) WHERE ((published_at IS NULL) AND (finished_at IS NOT NULL))
-CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (job, expression, time_zone)
+CREATE INDEX run_standing_by_guard ON cronce.run USING btree (guard_key) WHERE ((status = 'running'::text) OR (delay_until IS NOT NULL))
+CREATE INDEX run_standing_by_lock ON cronce.run USING btree (lock_key) WHERE ((status = 'running'::text) OR (delay_until IS NOT NULL))
+CREATE INDEX run_unfinished_slots ON cronce.run USING btree (deployment, finished_at) WHERE (final = false)
+CREATE INDEX run_unpublished ON cronce.run USING btree (deployment, publish_after) WHERE ((published_at IS NULL) AND (finished_at IS NOT NULL))
+CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (deployment, job, expression, time_zone)
+CREATE UNIQUE INDEX timeline_pkey ON cronce.timeline USING btree (id)
 
-CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone, since timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone, since timestamp with time zone, deployment text DEFAULT 'default'::text, jobs text[] DEFAULT NULL::text[])
  RETURNS jsonb
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (SELECT COALESCE(jsonb_agg(cronce.record(ROW(a.id, a.job, a.slot, a.scheduled_for, a.slot_guessed, a.trigger, a.delivery_id, a.requested_by, a.status, a.skip_reason, a.blocked_by, a.lock_name, a.lock_key, a.guard_key, a.fence, a.backend_pid, a.attempt, a.max_attempts, a.after_lost, a.final, a.lease_ms, a.params, a.output, a.error, a.received_at, a.claimed_at, a.started_at, a.finished_at, a.cancel_requested_at, a.cancel_requested_by, a.published_at, a.published_to, a.publish_attempts, a.publish_after)) ORDER BY a.scheduled_for, a.id), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.status = ANY (ARRAY['lost'::text, 'failed'::text, 'timed_out'::text])) AND (r.final = false) AND (r.finished_at >= abandoned.since) AND (r.finished_at < (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))) AND (NOT (EXISTS (SELECT FROM cronce.run l WHERE ((l.job = r.job) AND (l.slot = r.slot) AND (l.id > r.id) AND ((l.skip_reason IS DISTINCT FROM 'held'::text) OR (l.received_at > (COALESCE(abandoned.at, clock_timestamp()) - make_interval(secs => (((abandoned.patience_ms)::numeric / 1000.0))::double precision))))))))) ORDER BY r.scheduled_for, r.id LIMIT abandoned.most) a)
+AS $function$
+  SELECT coalesce(jsonb_agg(cronce.record(a) ORDER BY a.scheduled_for, a.id), '[]') FROM (
+    SELECT r.* FROM cronce.run r
+    WHERE r.deployment = abandoned.deployment AND (abandoned.jobs IS NULL OR r.job = ANY (abandoned.jobs))
+      AND r.status IN ('lost', 'failed', 'timed_out', 'skipped') AND r.final = false AND r.finished_at >= abandoned.since
+      AND r.finished_at < coalesce(abandoned.at, clock_timestamp())
+          - make_interval(secs => CASE WHEN r.status = 'skipped' THEN 0 ELSE abandoned.patience_ms / 1000.0 END)
+      AND NOT EXISTS (
+        SELECT FROM cronce.run l WHERE l.deployment = r.deployment AND l.job = r.job AND l.slot = r.slot
+          AND l.id > r.id AND l.status <> 'missed'
+          AND (l.skip_reason IS DISTINCT FROM 'held' OR l.final = false
+               OR l.received_at > coalesce(abandoned.at, clock_timestamp())
+                                  - make_interval(secs => abandoned.patience_ms / 1000.0)))
+    ORDER BY r.scheduled_for, r.id LIMIT most) a
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
@@ -124,27 +165,97 @@ CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
+  own_deployment text := coalesce(p ->> 'deployment', 'default');
   at   timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
   made cronce.run[];
 BEGIN
+  PERFORM cronce.demand_durability();
   WITH slots AS (
-    SELECT g.slot, g."scheduledFor" AS due, EXISTS (
-        SELECT FROM cronce.pause z WHERE z.job = p ->> 'job' AND g."scheduledFor" >= z.paused_at
+    SELECT g.id, g.slot, g."scheduledFor" AS due, EXISTS (
+        SELECT FROM cronce.pause z WHERE z.deployment = own_deployment AND z.job = p ->> 'job'
+          AND g."scheduledFor" >= z.paused_at
           AND (z.resumed_at IS NULL OR g."scheduledFor" < z.resumed_at)) AS paused
     FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text, "scheduledFor" timestamptz)),
-  ids AS (SELECT g.id, g.slot FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text)),
   inserted AS (
-    INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at,
-        finished_at, published_at)
-      SELECT i.id, p ->> 'job', s.slot, s.due, 'sweep', CASE WHEN s.paused THEN 'skipped' ELSE 'missed' END,
-        CASE WHEN s.paused THEN 'paused' END, p ->> 'lockName', at, at,
-        CASE WHEN (p ->> 'published')::boolean THEN clock_timestamp() END
-      FROM slots s JOIN ids i USING (slot)
+    INSERT INTO cronce.run (id, deployment, job, slot, scheduled_for, trigger, status, skip_reason, lock_name,
+        received_at, finished_at)
+      SELECT s.id, own_deployment, p ->> 'job', s.slot, s.due, 'sweep',
+        CASE WHEN s.paused THEN 'skipped' ELSE 'missed' END, CASE WHEN s.paused THEN 'paused' END, p ->> 'lockName', at, at
+      FROM slots s
       RETURNING *)
   SELECT coalesce(array_agg(x ORDER BY x.scheduled_for), '{}') INTO made FROM inserted x;
   UPDATE cronce.schedule s SET accounted_until = greatest(s.accounted_until, (p ->> 'until')::timestamptz)
-    WHERE s.job = p ->> 'job' AND s.expression = p ->> 'expression' AND s.time_zone = p ->> 'timeZone';
+    WHERE s.deployment = own_deployment AND s.job = p ->> 'job' AND s.expression = p ->> 'expression'
+      AND s.time_zone = p ->> 'timeZone';
   RETURN (SELECT coalesce(jsonb_agg(cronce.record(r)), '[]') FROM unnest(made) r);
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.ask_to_give_way(deployment text, job text, slot text, due timestamp with time zone, keys bigint[])
+ RETURNS uuid
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  holder uuid;
+BEGIN
+  SELECT r.id INTO holder FROM cronce.run r
+    WHERE r.status = 'running' AND r.lock_key = ANY (keys) AND r.deployment = ask_to_give_way.deployment
+      AND r.job = ask_to_give_way.job AND r.slot <> ask_to_give_way.slot AND r.scheduled_for <= due
+    ORDER BY r.scheduled_for LIMIT 1;
+  PERFORM cronce.request_cancel(holder, 'the run of ' || ask_to_give_way.slot) WHERE holder IS NOT NULL;
+  RETURN holder;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.beat(self uuid)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  heard jsonb;
+BEGIN
+  heard := jsonb_build_object('stands', cronce.stands(beat.self),
+    'status', (SELECT r.status FROM cronce.run r WHERE r.id = beat.self),
+    'cancelBy', (SELECT r.cancel_requested_by FROM cronce.run r WHERE r.id = beat.self));
+  RAISE EXCEPTION USING ERRCODE = 'CR005';
+EXCEPTION
+  WHEN SQLSTATE 'CR005' THEN RETURN heard;
+  WHEN OTHERS THEN RETURN NULL;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.begin_delay(r cronce.run)
+ RETURNS void
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF r.delay_until IS DISTINCT FROM 'infinity' THEN
+    RETURN;
+  END IF;
+  FOR i IN 1 .. 50 LOOP
+    IF NOT cronce.holds(r.backend_pid, r.lock_key) THEN
+      UPDATE cronce.run u SET delay_until = clock_timestamp() + make_interval(secs => r.lock_delay_ms / 1000.0)
+        WHERE u.id = r.id;
+      RETURN;
+    END IF;
+    PERFORM pg_sleep(0.01);
+  END LOOP;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.begin_fenced(self uuid, lease_ms integer)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  PERFORM cronce.keep_session(lease_ms);
+  PERFORM cronce.demand_durability();
+  PERFORM pg_advisory_xact_lock_shared(cronce.fenced_key(self));
+  RETURN cronce.look(self);
 END $function$
 
 
@@ -154,28 +265,34 @@ CREATE OR REPLACE FUNCTION cronce.claim(p jsonb)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  want    jsonb := p -> 'run';
-  policy  jsonb := p -> 'policy';
-  self    uuid := (want ->> 'id')::uuid;
-  keys    bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
-  guard   bigint := (p #>> '{lock,guard}')::bigint;
-  wait_ms integer := coalesce((p #>> '{lock,waitMs}')::integer, 0);
-  gap_ms  integer := (p ->> 'gapMs')::integer;
-  patience_ms integer := coalesce((p #>> '{lock,patienceMs}')::integer, 0);
-  by_hand boolean := (policy ->> 'byHand')::boolean;
-  at      timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
-  again   boolean := (p ->> 'again')::boolean;
-  quiet   boolean := (p ->> 'published')::boolean;
-  key     bigint;
-  reason  text;
-  blocker uuid;
-  dead    uuid[];
+  want      jsonb := p -> 'run';
+  policy    jsonb := p -> 'policy';
+  self      uuid := (want ->> 'id')::uuid;
+  own_deployment text := p ->> 'deployment';
+  own_job   text := want ->> 'job';
+  own_slot  text := want ->> 'slot';
+  keys      bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
+  guard     bigint := (p #>> '{lock,guard}')::bigint;
+  gap_ms    integer := (p ->> 'gapMs')::integer;
+  since     timestamptz := clock_timestamp();
+  wait_until timestamptz := since + make_interval(secs => coalesce((p #>> '{lock,waitMs}')::numeric, 0) / 1000);
+  patient_until timestamptz := wait_until + make_interval(secs => coalesce((p #>> '{lock,patienceMs}')::numeric, 0) / 1000);
+  at        timestamptz := coalesce((p ->> 'now')::timestamptz, since);
+  again     boolean := coalesce((p ->> 'again')::boolean, false);
+  now_at    integer := cronce.timeline();
+  new_since timestamptz;
+  key       bigint;
+  reason    text;
+  blocker   uuid;
+  in_way    cronce.run;
+  dead      uuid[];
   dead_fences bigint[];
-  settled cronce.run[] := '{}';
-  rests   integer := 0;
-  tries   integer;
-  token   bigint;
-  made    cronce.run;
+  settled   cronce.run[] := '{}';
+  rest_ms   integer := 0;
+  left_ms   numeric;
+  need_ms   numeric;
+  owed      boolean := false;
+  made      cronce.run;
 BEGIN
   IF pg_is_in_recovery() THEN
     RAISE EXCEPTION USING ERRCODE = 'CR003', MESSAGE = 'this server is a standby',
@@ -183,90 +300,191 @@ BEGIN
   END IF;
   PERFORM cronce.require_schema((p ->> 'schema')::integer);
   PERFORM cronce.demand_durability();
-  INSERT INTO cronce.job (name, first_seen_at) VALUES (want ->> 'job', at) ON CONFLICT DO NOTHING;
+  PERFORM cronce.keep_session((p ->> 'leaseMs')::integer);
+
+  LOOP
+    key := cronce.take_place(keys, guard, self, gap_ms);
+    EXIT WHEN key IS NOT NULL;
+    IF clock_timestamp() >= wait_until THEN
+      -- Held, but by no run: another delivery is in its own T0 and may be about to skip. It would be wrong to give up a
+      -- due slot for that; in a moment the holder shows, or the lock is free.
+      in_way := cronce.holder_of(keys, guard, self, gap_ms);
+      EXIT WHEN in_way.id IS NOT NULL OR clock_timestamp() >= patient_until;
+    END IF;
+    PERFORM pg_sleep(0.005 + random() * CASE WHEN clock_timestamp() > since + interval '1 s' THEN 0.03 ELSE 0.01 END);
+  END LOOP;
+  at := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
 
   IF again THEN
     SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
     again := FOUND; -- a T0 that timed out has left none
-    IF made.status <> 'running' THEN -- someone settled it meanwhile (a cancel): its outcome stands
+    IF made.status <> 'running' THEN -- someone settled it meanwhile (a cancel): its outcome stands, its work never began
+      UPDATE cronce.run r SET delay_until = NULL WHERE r.id = self AND r.delay_until IS NOT NULL;
       RETURN jsonb_build_object('run', cronce.record(made), 'restMs', 0, 'settled', '[]'::jsonb);
+    END IF;
+  ELSIF (want ->> 'slotGuessed')::boolean AND want ->> 'deliveryId' IS NOT NULL THEN
+    SELECT r.* INTO made FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.delivery_id = want ->> 'deliveryId' AND r.slot_guessed AND r.job = own_job
+      ORDER BY r.id LIMIT 1;
+    IF made.slot <> own_slot THEN
+      RETURN jsonb_build_object('slot', made.slot, 'scheduledFor', made.scheduled_for);
     END IF;
   END IF;
 
-  key := CASE WHEN wait_ms > 0 THEN cronce.wait_for_one(keys, guard, self, gap_ms, wait_ms)
-              ELSE cronce.take_one(keys, guard, self, gap_ms) END;
-  FOR i IN 1 .. patience_ms / 10 LOOP
-    -- Held, but by no run: another delivery is in its own T0 and may be about to skip. It would be wrong to give up a
-    -- due slot for that; in a moment the holder shows, or the lock is free.
-    EXIT WHEN key IS NOT NULL OR cronce.holder_of(keys, guard, self) IS NOT NULL;
-    PERFORM pg_sleep(0.01);
-    key := cronce.take_one(keys, guard, self, gap_ms);
-  END LOOP;
-
   IF key IS NULL THEN
-    SELECT r.id, 'duplicate' INTO blocker, reason FROM cronce.run r
-      WHERE r.job = want ->> 'job' AND r.slot = want ->> 'slot' AND r.status = 'succeeded';
-    IF reason IS NULL THEN
+    SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
+    IF reason IS NULL AND (policy ->> 'replace')::boolean THEN
+      blocker := cronce.ask_to_give_way(own_deployment, own_job, own_slot, (want ->> 'scheduledFor')::timestamptz, keys);
+      IF blocker IS NOT NULL THEN
+        RETURN jsonb_build_object('replace', blocker);
+      END IF;
+    END IF;
+    IF reason IS DISTINCT FROM 'duplicate' THEN
       reason := 'held';
-      blocker := cronce.holder_of(keys, guard, self);
+      blocker := in_way.id;
     END IF;
   ELSE
-    SELECT array_agg(r.id), array_agg(r.fence) INTO dead, dead_fences FROM cronce.run r
+    SELECT array_agg(r.id ORDER BY r.id), array_agg(r.fence ORDER BY r.id) INTO dead, dead_fences FROM cronce.run r
       WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self;
-    SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
-      dead, dead_fences, at, quiet, 'its lock was free while it stood as running') AS s;
-    SELECT d.reason, d.blocker INTO reason, blocker
-      FROM cronce.refusal(want, policy, by_hand, at, self) d;
+    IF dead IS NOT NULL THEN
+      SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
+        dead, dead_fences, at, 'its lock was free while it stood as running') AS s;
+      -- A fenced transaction of another role's session, perhaps: nobody can end it, its lease will.
+      SELECT r.id INTO blocker FROM cronce.run r WHERE r.id = ANY (dead) AND r.status = 'running';
+      owed := FOUND;
+    END IF;
+    IF owed THEN
+      reason := 'held';
+    ELSE
+      SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
+    END IF;
   END IF;
 
   IF reason IS NULL THEN
-    rests := cronce.rest_after_restart(key);
-    SELECT count(*) + 1 INTO tries FROM cronce.run r
-      WHERE r.job = want ->> 'job' AND r.slot = want ->> 'slot' AND r.attempt IS NOT NULL
-        AND r.status <> 'running' AND r.id <> self;
-    INSERT INTO cronce.lock AS l (key, name, fence, run_id) VALUES (key, p #>> '{lock,name}', 1, self)
-      ON CONFLICT ON CONSTRAINT lock_pkey
-      DO UPDATE SET fence = l.fence + 1, run_id = excluded.run_id, name = excluded.name
-      RETURNING l.fence INTO token;
-  END IF;
-
-  IF again THEN
-    UPDATE cronce.run r SET
-        status = CASE WHEN reason IS NULL THEN 'running' ELSE 'skipped' END,
-        skip_reason = reason, blocked_by = blocker, lock_key = key, fence = token, claimed_at = clock_timestamp(),
-        attempt = CASE WHEN reason IS NULL THEN tries END,
-        started_at = CASE WHEN reason IS NULL THEN at END,
-        finished_at = CASE WHEN reason IS NOT NULL THEN at END,
-        published_at = CASE WHEN reason IS NOT NULL AND quiet THEN clock_timestamp() END
-      WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
+    SELECT t.first_seen_at INTO new_since FROM cronce.timeline t WHERE t.id = now_at;
     IF NOT FOUND THEN
-      SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+      INSERT INTO cronce.timeline (id, first_seen_at) VALUES (now_at, clock_timestamp()) ON CONFLICT DO NOTHING;
+      new_since := clock_timestamp();
     END IF;
-  ELSE
-    INSERT INTO cronce.run (id, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, params,
-        status, skip_reason, blocked_by, lock_name, lock_key, guard_key, fence, backend_pid, attempt, max_attempts,
-        after_lost, lease_ms, received_at, started_at, finished_at, published_at)
-      VALUES (self, want ->> 'job', want ->> 'slot', (want ->> 'scheduledFor')::timestamptz,
-        (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
-        want -> 'params', CASE WHEN reason IS NULL THEN 'running' ELSE 'skipped' END, reason, blocker,
-        p #>> '{lock,name}', key, guard, token, pg_backend_pid(),
-        CASE WHEN reason IS NULL THEN tries END, (policy ->> 'maxAttempts')::integer, policy ->> 'afterLost',
-        (p ->> 'leaseMs')::integer, at, CASE WHEN reason IS NULL THEN at END,
-        CASE WHEN reason IS NOT NULL THEN at END,
-        CASE WHEN reason IS NOT NULL AND quiet THEN clock_timestamp() END)
-      RETURNING * INTO made;
+    SELECT coalesce(max(d.ms), 0), max(d.blocker::text)::uuid INTO rest_ms, blocker FROM cronce.delay_of(key, guard, self) d;
+    IF new_since > clock_timestamp() - interval '1 day' THEN -- what a lossy failover forgot may still be at work
+      rest_ms := greatest(rest_ms, (p ->> 'lockDelayMs')::integer
+                   - floor(extract(epoch FROM clock_timestamp() - new_since) * 1000)::integer);
+    END IF;
+    -- A delayed run still has the whole of its time, where its invocation ever had that.
+    left_ms := (p ->> 'timeLeftMs')::numeric - extract(epoch FROM clock_timestamp() - since) * 1000;
+    need_ms := (p ->> 'timeoutMs')::numeric;
+    IF rest_ms > 0 AND left_ms - rest_ms < (CASE WHEN left_ms >= need_ms THEN need_ms ELSE 1 END) THEN
+      reason := 'held';
+      owed := true;
+      rest_ms := 0;
+    END IF;
   END IF;
 
-  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rests,
+  INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
+  made := cronce.claimed(p, at, key, reason, blocker, owed, rest_ms, again);
+  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms,
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.delivered(job text, since timestamp with time zone, until timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.claimed(p jsonb, at timestamp with time zone, key bigint, reason text, blocker uuid, owed boolean, rest_ms integer, again boolean)
+ RETURNS cronce.run
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  want jsonb := p -> 'run';
+  self uuid := (want ->> 'id')::uuid;
+  made cronce.run;
+BEGIN
+  made.id := self;
+  made.deployment := p ->> 'deployment';
+  made.job := want ->> 'job';
+  made.slot := want ->> 'slot';
+  made.lock_key := key;
+  made.claimed_at := clock_timestamp();
+  made.blocked_by := CASE WHEN reason IS NOT NULL THEN blocker END;
+  made.blocked_by_deployment := (SELECT r.deployment FROM cronce.run r WHERE r.id = made.blocked_by);
+  IF reason IS NULL THEN
+    made.status := 'running';
+    made.started_at := at;
+    made.delayed_ms := nullif(rest_ms, 0);
+    made.attempt := (SELECT count(*) + 1 FROM cronce.run r
+      WHERE r.deployment = made.deployment AND r.job = made.job AND r.slot = made.slot
+        AND r.attempt IS NOT NULL AND r.status <> 'running' AND r.id <> self);
+    made.fence := cronce.next_fence(key, p #>> '{lock,name}', key = (p #>> '{lock,guard}')::bigint, self, cronce.timeline());
+  ELSE
+    made.status := 'skipped';
+    made.skip_reason := reason;
+    made.finished_at := at;
+    made.final := CASE WHEN owed THEN false END;
+  END IF;
+
+  IF again THEN
+    UPDATE cronce.run r SET
+        status = made.status, skip_reason = made.skip_reason, blocked_by = made.blocked_by,
+        blocked_by_deployment = made.blocked_by_deployment, lock_key = made.lock_key, fence = made.fence,
+        claimed_at = made.claimed_at, attempt = made.attempt, started_at = made.started_at,
+        finished_at = made.finished_at, final = made.final, delayed_ms = made.delayed_ms,
+        publish_after = clock_timestamp() + interval '30 s'
+      WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
+    IF NOT FOUND THEN
+      SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    END IF;
+    RETURN made;
+  END IF;
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+      params, status, skip_reason, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, fence, backend_pid,
+      attempt, max_attempts, after_lost, final, lease_ms, lock_delay_ms, delayed_ms, received_at, claimed_at,
+      started_at, finished_at, publish_after)
+    VALUES (self, made.deployment, made.job, made.slot,
+      coalesce(CASE WHEN (want ->> 'scheduledForGuessed')::boolean THEN cronce.first_due(made.deployment, made.job, made.slot) END,
+               (want ->> 'scheduledFor')::timestamptz),
+      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
+      coalesce(want -> 'params', 'null'), made.status, made.skip_reason, made.blocked_by, made.blocked_by_deployment,
+      p #>> '{lock,name}', key, (p #>> '{lock,guard}')::bigint, made.fence, pg_backend_pid(), made.attempt,
+      (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', made.final, (p ->> 'leaseMs')::integer,
+      (p ->> 'lockDelayMs')::integer, made.delayed_ms, at, made.claimed_at, made.started_at, made.finished_at,
+      clock_timestamp() + interval '30 s')
+    RETURNING r.* INTO made;
+  RETURN made;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.delay_of(key bigint, guard bigint, self uuid)
+ RETURNS TABLE(ms integer, blocker uuid)
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  longest cronce.run;
+BEGIN
+  SELECT r.* INTO longest FROM cronce.run r
+    WHERE (r.lock_key = delay_of.key OR r.guard_key = delay_of.guard) AND r.delay_until > clock_timestamp()
+      AND r.id <> delay_of.self
+    ORDER BY r.delay_until DESC LIMIT 1;
+  IF longest.delay_until = 'infinity' THEN
+    UPDATE cronce.run r SET delay_until = clock_timestamp() + make_interval(secs => r.lock_delay_ms / 1000.0)
+      WHERE (r.lock_key = delay_of.key OR r.guard_key = delay_of.guard) AND r.delay_until = 'infinity';
+    RETURN QUERY SELECT d.ms, d.blocker FROM cronce.delay_of(delay_of.key, delay_of.guard, delay_of.self) d;
+  ELSIF longest.id IS NOT NULL THEN
+    RETURN QUERY SELECT ceil(extract(epoch FROM longest.delay_until - clock_timestamp()) * 1000)::integer, longest.id;
+  END IF;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.delivered(job text, since timestamp with time zone, until timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS timestamp with time zone[]
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN ARRAY(SELECT DISTINCT r.scheduled_for FROM cronce.run r WHERE ((r.job = delivered.job) AND (r.slot !~~ 'manual:%'::text) AND ((r.scheduled_for >= delivered.since) AND (r.scheduled_for <= delivered.until))) ORDER BY r.scheduled_for)
+AS $function$
+  SELECT ARRAY(SELECT DISTINCT r.scheduled_for FROM cronce.run r
+    WHERE r.deployment = delivered.deployment AND r.job = delivered.job AND r.slot NOT LIKE 'manual:%'
+      AND r.skip_reason IS DISTINCT FROM 'off_schedule'
+      AND r.scheduled_for BETWEEN delivered.since AND delivered.until
+    ORDER BY r.scheduled_for)
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.demand_durability()
@@ -281,14 +499,47 @@ BEGIN
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.demand_fence(key bigint, fence bigint)
+CREATE OR REPLACE FUNCTION cronce.demand_fence(self uuid)
  RETURNS boolean
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
-  PERFORM FROM cronce.lock l WHERE l.key = demand_fence.key AND l.fence = demand_fence.fence FOR SHARE;
-  RETURN FOUND;
+  IF cronce.stands(self) THEN
+    RETURN true;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'CR004', MESSAGE = 'the run no longer stands as running under the last fence';
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.drain(run uuid, limit_ms integer)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  own    bigint := cronce.fenced_key(run);
+  since  timestamptz := clock_timestamp();
+  forced boolean := false;
+BEGIN
+  LOOP
+    IF pg_try_advisory_xact_lock(own) THEN
+      RETURN true;
+    END IF;
+    IF clock_timestamp() > since + make_interval(secs => limit_ms / 1000.0) THEN
+      RETURN false;
+    END IF;
+    IF NOT forced AND clock_timestamp() > since + interval '300 ms' THEN
+      forced := true;
+      BEGIN
+        PERFORM pg_terminate_backend(h.pid) FROM cronce.held_keys() h
+          WHERE h.key = own AND h.shared AND h.pid <> pg_backend_pid();
+      EXCEPTION WHEN insufficient_privilege THEN
+        NULL; -- another role's session
+      END;
+    END IF;
+    PERFORM pg_sleep(0.01);
+  END LOOP;
 END $function$
 
 
@@ -298,10 +549,11 @@ CREATE OR REPLACE FUNCTION cronce.end_holder(r cronce.run)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
-  IF r.backend_pid = pg_backend_pid() OR NOT cronce.demand_fence(r.lock_key, r.fence) THEN
-    RETURN false;
-  END IF;
-  RETURN cronce.holds(r.backend_pid, r.lock_key) AND pg_terminate_backend(r.backend_pid);
+  RETURN r.backend_pid <> pg_backend_pid()
+    AND EXISTS (SELECT FROM cronce.lock l WHERE l.key = r.lock_key AND l.fence = r.fence AND l.run_id = r.id)
+    AND cronce.holds(r.backend_pid, r.lock_key)
+    AND (r.guard_key IS NULL OR cronce.holds(r.backend_pid, r.guard_key))
+    AND pg_terminate_backend(r.backend_pid);
 EXCEPTION WHEN insufficient_privilege THEN
   RETURN false; -- another role's session: the lease will end it
 END $function$
@@ -313,24 +565,35 @@ CREATE OR REPLACE FUNCTION cronce.enter(self uuid)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  mine cronce.run;
+  mine  cronce.run;
+  stood boolean;
 BEGIN
-  SELECT * INTO mine FROM cronce.run WHERE id = self;
-  IF cronce.stands(self) THEN
-    -- A killed client's socket closes at once, but a backend in the middle of a statement would only notice at its end.
-    BEGIN
-      PERFORM set_config('client_connection_check_interval', '500ms', true);
-    EXCEPTION WHEN OTHERS THEN
-      NULL; -- a platform that can't look; then the statement's end or its time limit frees the lock
-    END;
-    IF mine.guard_key IS NOT NULL THEN
-      PERFORM pg_advisory_xact_lock(mine.guard_key);
-    END IF;
+  BEGIN
+    SELECT r.* INTO mine FROM cronce.run r WHERE r.id = self;
+    stood := cronce.stands(self);
+    RAISE EXCEPTION USING ERRCODE = 'CR005';
+  EXCEPTION WHEN SQLSTATE 'CR005' THEN
+    NULL;
+  END;
+  IF stood THEN
+    PERFORM cronce.keep_session(mine.lease_ms);
+    PERFORM pg_advisory_xact_lock(mine.guard_key) WHERE mine.guard_key IS NOT NULL;
     PERFORM pg_advisory_xact_lock(mine.lock_key);
+    stood := cronce.look(self);
   END IF;
-  RETURN jsonb_build_object('entered', cronce.stands(self), 'pid', pg_backend_pid(),
+  RETURN jsonb_build_object('entered', coalesce(stood, false), 'pid', pg_backend_pid(),
     'lease', current_setting('idle_in_transaction_session_timeout'));
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.fenced_key(run uuid)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE STRICT
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT cronce.lock_key('cronce.fenced', run::text)
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.finish(p jsonb)
@@ -343,67 +606,155 @@ DECLARE
   made cronce.run;
 BEGIN
   PERFORM cronce.demand_durability();
+  PERFORM cronce.drain(self, 2000);
   UPDATE cronce.run r SET
-      status = p ->> 'status',
-      final = p ->> 'status' IN ('succeeded', 'cancelled') OR (p ->> 'final')::boolean
+      status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
+      final = p ->> 'status' IN ('succeeded', 'cancelled') OR r.cancel_requested_at IS NOT NULL
+              OR (p ->> 'final')::boolean OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold')
               OR r.attempt >= r.max_attempts,
       output = coalesce(p -> 'output', 'null'), error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
-      published_at = CASE WHEN (p ->> 'published')::boolean THEN clock_timestamp() END
+      delay_until = CASE WHEN NOT coalesce((p ->> 'own')::boolean, true) AND r.lock_delay_ms > 0
+                         THEN 'infinity'::timestamptz END,
+      publish_after = clock_timestamp() + interval '30 s'
     WHERE r.id = self AND cronce.stands(self) AND r.status = 'running'
     RETURNING r.* INTO made;
   IF NOT FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'CR004', MESSAGE = 'the run no longer stands as running under the last fence';
   END IF;
+  IF made.status = 'cancelled' AND p ->> 'status' = 'succeeded' THEN
+    RAISE EXCEPTION USING ERRCODE = 'CR006', MESSAGE = 'cancelled by ' || made.cancel_requested_by;
+  END IF;
   RETURN cronce.record(made);
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.holder_of(keys bigint[], guard bigint, self uuid)
- RETURNS uuid
+CREATE OR REPLACE FUNCTION cronce.first_due(deployment text, job text, slot text)
+ RETURNS timestamp with time zone
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (SELECT r.id FROM cronce.run r WHERE ((r.status = 'running'::text) AND (r.id <> holder_of.self) AND ((r.lock_key = ANY (holder_of.keys)) OR (r.guard_key = holder_of.guard))) ORDER BY (r.guard_key = holder_of.guard) DESC NULLS LAST, r.fence DESC LIMIT 1)
+AS $function$
+  SELECT r.scheduled_for FROM cronce.run r
+  WHERE r.deployment = first_due.deployment AND r.job = first_due.job AND r.slot = first_due.slot ORDER BY r.id LIMIT 1
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.forget_schedule(job text, expression text, time_zone text, deployment text DEFAULT 'default'::text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  DELETE FROM cronce.schedule s WHERE s.deployment = forget_schedule.deployment AND s.job = forget_schedule.job
+    AND s.expression = forget_schedule.expression AND s.time_zone = forget_schedule.time_zone;
+  RETURN FOUND;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.held_keys()
+ RETURNS TABLE(pid integer, key bigint, shared boolean)
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT l.pid, (l.classid::bigint << 32) | l.objid::bigint, l.mode = 'ShareLock'
+  FROM pg_locks l
+  WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+    AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.holder_of(keys bigint[], guard bigint, self uuid, gap_ms integer)
+ RETURNS cronce.run
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  alive cronce.run[];
+  found cronce.run;
+BEGIN
+  SELECT array_agg(r ORDER BY r.guard_key = guard DESC NULLS LAST, r.claimed_at) INTO alive FROM cronce.run r
+    WHERE r.status = 'running' AND r.id <> self AND (r.lock_key = ANY (keys) OR r.guard_key = guard)
+      AND (cronce.holds(r.backend_pid, r.lock_key)
+           OR (r.claimed_at > clock_timestamp() - make_interval(secs => gap_ms / 1000.0)
+               AND cronce.is_backend(r.backend_pid)));
+  IF (alive[1]).guard_key = guard
+     OR NOT EXISTS (SELECT FROM unnest(keys) k WHERE k NOT IN (SELECT a.lock_key FROM unnest(alive) a)) THEN
+    found := alive[1];
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'CR005'; -- no lock of ours on our tables while the caller waits
+EXCEPTION WHEN SQLSTATE 'CR005' THEN
+  RETURN found;
+END $function$
 
 
 CREATE OR REPLACE FUNCTION cronce.holds(pid integer, key bigint)
  RETURNS boolean
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (EXISTS (SELECT FROM pg_locks l WHERE ((l.locktype = 'advisory'::text) AND l.granted AND (l.pid = holds.pid) AND (l.objsubid = 1) AND (l.database = (SELECT pg_database.oid FROM pg_database WHERE (pg_database.datname = current_database()))) AND ((((l.classid)::bigint << 32) | (l.objid)::bigint) = holds.key))))
+AS $function$
+  SELECT EXISTS (SELECT FROM cronce.held_keys() h WHERE h.pid = holds.pid AND h.key = holds.key)
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.is_backend(pid integer)
  RETURNS boolean
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid) pg_stat_get_activity(datid, pid, usesysid, application_name, state, query, wait_event_type, wait_event, xact_start, query_start, backend_start, state_change, client_addr, client_hostname, client_port, backend_xid, backend_xmin, backend_type, ssl, sslversion, sslcipher, sslbits, ssl_client_dn, ssl_client_serial, ssl_issuer_dn, gss_auth, gss_princ, gss_enc, gss_delegation, leader_pid, query_id)))
+AS $function$
+  SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid))
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.is_starting(key bigint, guard bigint, self uuid, gap_ms integer)
  RETURNS boolean
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (EXISTS (SELECT FROM cronce.run r WHERE ((r.status = 'running'::text) AND ((r.lock_key = is_starting.key) OR (r.guard_key = is_starting.guard)) AND (r.id <> is_starting.self) AND (r.claimed_at > (clock_timestamp() - make_interval(secs => (((is_starting.gap_ms)::numeric / 1000.0))::double precision))) AND cronce.is_backend(r.backend_pid))))
+AS $function$
+  SELECT EXISTS (SELECT FROM cronce.run r
+    WHERE r.status = 'running' AND (r.lock_key = is_starting.key OR r.guard_key = is_starting.guard)
+      AND r.id <> is_starting.self
+      AND r.claimed_at > clock_timestamp() - make_interval(secs => gap_ms / 1000.0)
+      AND cronce.is_backend(r.backend_pid))
+$function$
 
 
-CREATE OR REPLACE FUNCTION cronce.know_schedules(given jsonb, at timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.keep_session(lease_ms integer)
+ RETURNS void
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  seconds integer := greatest(1, ceil(lease_ms / 1000.0));
+BEGIN
+  PERFORM set_config('tcp_keepalives_idle', seconds::text, true),
+    set_config('tcp_keepalives_interval', greatest(1, seconds / 3)::text, true),
+    set_config('tcp_keepalives_count', '3', true),
+    set_config('tcp_user_timeout', (seconds * 1000)::text, true);
+  BEGIN
+    PERFORM set_config('client_connection_check_interval', '500ms', true);
+  EXCEPTION WHEN OTHERS THEN
+    NULL; -- a platform that can't look; then the statement's end or its time limit frees the lock
+  END;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.know_schedules(given jsonb, at timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS jsonb
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
-  DELETE FROM cronce.schedule s WHERE NOT EXISTS (
-    SELECT FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
-    WHERE g.job = s.job AND g.expression = s.expression AND g."timeZone" = s.time_zone);
-  INSERT INTO cronce.schedule (job, expression, time_zone, known_since, accounted_until)
-    SELECT g.job, g.expression, g."timeZone", at, at
+  INSERT INTO cronce.schedule AS s (deployment, job, expression, time_zone, known_since, accounted_until, deployed_at)
+    SELECT know_schedules.deployment, g.job, g.expression, g."timeZone", at, at, at
     FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
-    ON CONFLICT DO NOTHING;
-  INSERT INTO cronce.job (name, first_seen_at)
-    SELECT DISTINCT g.job, at FROM jsonb_to_recordset(given) g (job text) ON CONFLICT DO NOTHING;
+    ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE SET deployed_at = greatest(s.deployed_at, excluded.deployed_at);
+  INSERT INTO cronce.job (deployment, name, first_seen_at)
+    SELECT DISTINCT know_schedules.deployment, g.job, at FROM jsonb_to_recordset(given) g (job text) ON CONFLICT DO NOTHING;
   RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('job', s.job, 'expression', s.expression, 'timeZone', s.time_zone,
-      'knownSince', s.known_since, 'accountedUntil', s.accounted_until)), '[]') FROM cronce.schedule s);
+      'knownSince', s.known_since, 'accountedUntil', s.accounted_until, 'deployedAt', s.deployed_at,
+      'gone', NOT EXISTS (SELECT FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
+                          WHERE g.job = s.job AND g.expression = s.expression AND g."timeZone" = s.time_zone))), '[]')
+    FROM cronce.schedule s WHERE s.deployment = know_schedules.deployment);
 END $function$
 
 
@@ -412,44 +763,91 @@ CREATE OR REPLACE FUNCTION cronce.lock_key(namespace text, name text)
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE STRICT
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN ((('x'::text || encode(substr(sha256(convert_to(((namespace || ':'::text) || name), 'UTF8'::name)), 1, 8), 'hex'::text)))::bit(64))::bigint
+AS $function$
+  SELECT ('x' || encode(substr(sha256(convert_to(namespace || ':' || name, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.look(self uuid)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  found boolean;
+BEGIN
+  found := cronce.stands(self);
+  RAISE EXCEPTION USING ERRCODE = 'CR005';
+EXCEPTION WHEN SQLSTATE 'CR005' THEN
+  RETURN found;
+END $function$
 
 
 CREATE OR REPLACE FUNCTION cronce.mark_published(sent jsonb)
  RETURNS void
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-BEGIN ATOMIC
- UPDATE cronce.run r SET published_to = ARRAY( SELECT jsonb_array_elements_text((s.one -> 'sentTo'::text)) AS jsonb_array_elements_text), published_at =
-         CASE
-             WHEN ((s.one ->> 'done'::text))::boolean THEN clock_timestamp()
-             ELSE NULL::timestamp with time zone
-         END, publish_attempts = (r.publish_attempts + 1), publish_after = (clock_timestamp() + LEAST(('00:00:10'::interval * ((2)::double precision ^ (LEAST(r.publish_attempts, 10))::double precision)), '01:00:00'::interval))
-    FROM jsonb_array_elements(mark_published.sent) s(one)
-   WHERE (r.id = ((s.one ->> 'id'::text))::uuid);
-END
+AS $function$
+  UPDATE cronce.run r SET
+    published_to = ARRAY(SELECT jsonb_array_elements_text(s.one -> 'sentTo')),
+    published_at = CASE WHEN (s.one ->> 'done')::boolean THEN clock_timestamp() END,
+    publish_attempts = r.publish_attempts + 1,
+    publish_after = clock_timestamp() + least(interval '10 seconds' * 2 ^ least(r.publish_attempts, 10), interval '1 hour')
+  FROM jsonb_array_elements(sent) AS s (one)
+  WHERE r.id = (s.one ->> 'id')::uuid
+$function$
 
 
-CREATE OR REPLACE FUNCTION cronce.orphans(gap_ms integer, most integer)
+CREATE OR REPLACE FUNCTION cronce.mark_told(ids uuid[])
+ RETURNS void
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  UPDATE cronce.run r SET published_to = '{log}', published_at = clock_timestamp()
+  WHERE r.id = ANY (ids) AND r.published_at IS NULL AND r.finished_at IS NOT NULL
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.next_fence(own_key bigint, own_name text, for_slot boolean, self uuid, own_timeline integer)
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  least_fence bigint;
+  given bigint;
+BEGIN
+  SELECT ((own_timeline - min(t.id))::bigint << 32) + 1 INTO least_fence FROM cronce.timeline t;
+  INSERT INTO cronce.lock AS l (key, name, fence, run_id, of_slot)
+    VALUES (own_key, own_name, greatest(1, least_fence), self, for_slot)
+    ON CONFLICT ON CONSTRAINT lock_pkey DO UPDATE SET
+      fence = greatest(l.fence + 1, least_fence), run_id = excluded.run_id, name = excluded.name,
+      of_slot = excluded.of_slot
+    RETURNING l.fence INTO given;
+  RETURN given;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.orphans(gap_ms integer, most integer, deployment text DEFAULT 'default'::text)
  RETURNS TABLE(id uuid, fence bigint)
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 #variable_conflict use_column
 DECLARE
-  up    interval := clock_timestamp() - cronce.server_started_at();
   stale cronce.run[];
 BEGIN
   SELECT array_agg(r) INTO stale FROM (
     SELECT * FROM cronce.run c
     WHERE c.status = 'running' AND c.claimed_at < clock_timestamp() - make_interval(secs => gap_ms / 1000.0)
-      AND up > make_interval(secs => c.lease_ms / 1000.0)
+      AND c.deployment = orphans.deployment
     ORDER BY c.claimed_at LIMIT most) r;
-  RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r WHERE NOT cronce.holds(r.backend_pid, r.lock_key);
+  RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r
+    WHERE NOT EXISTS (SELECT FROM cronce.held_keys() h WHERE h.pid = r.backend_pid AND h.key = r.lock_key);
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.pause_job(name text, by text, reason text, at timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.pause_job(name text, by text, reason text, at timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS cronce.job
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -457,36 +855,41 @@ AS $function$
 DECLARE
   made cronce.job;
 BEGIN
-  INSERT INTO cronce.job (name, first_seen_at) VALUES (pause_job.name, coalesce(at, clock_timestamp())) ON CONFLICT DO NOTHING;
+  INSERT INTO cronce.job (deployment, name, first_seen_at)
+    VALUES (pause_job.deployment, pause_job.name, coalesce(at, clock_timestamp())) ON CONFLICT DO NOTHING;
   UPDATE cronce.job j SET paused_at = coalesce(at, clock_timestamp()), paused_by = by, pause_reason = reason
-    WHERE j.name = pause_job.name AND j.paused_at IS NULL RETURNING j.* INTO made;
+    WHERE j.deployment = pause_job.deployment AND j.name = pause_job.name AND j.paused_at IS NULL RETURNING j.* INTO made;
   IF FOUND THEN
-    INSERT INTO cronce.pause (job, paused_at, paused_by, reason) VALUES (made.name, made.paused_at, by, pause_job.reason);
+    INSERT INTO cronce.pause (deployment, job, paused_at, paused_by, reason)
+      VALUES (made.deployment, made.name, made.paused_at, by, pause_job.reason);
   ELSE
-    SELECT * INTO made FROM cronce.job j WHERE j.name = pause_job.name;
+    SELECT j.* INTO made FROM cronce.job j WHERE j.deployment = pause_job.deployment AND j.name = pause_job.name;
   END IF;
   RETURN made;
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer)
+CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer, deployment text DEFAULT 'default'::text)
  RETURNS integer
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  gone integer;
+  gone uuid[];
 BEGIN
   WITH kept AS (
     SELECT max(r.id::text)::uuid AS id FROM cronce.run r
-      WHERE r.status IN ('succeeded', 'failed', 'timed_out', 'lost') GROUP BY r.job, r.status = 'succeeded')
-  DELETE FROM cronce.run WHERE id IN (
-    SELECT r.id FROM cronce.run r
-    WHERE r.finished_at < before AND r.id NOT IN (SELECT k.id FROM kept k)
-      AND NOT EXISTS (SELECT FROM cronce.lock l WHERE l.run_id = r.id)
-    ORDER BY r.finished_at LIMIT most);
-  GET DIAGNOSTICS gone = ROW_COUNT;
-  RETURN gone;
+      WHERE r.deployment = prune.deployment AND r.status IN ('succeeded', 'failed', 'timed_out', 'lost')
+      GROUP BY r.job, r.status = 'succeeded'),
+  deleted AS (
+    DELETE FROM cronce.run WHERE id IN (
+      SELECT r.id FROM cronce.run r
+      WHERE r.deployment = prune.deployment AND r.finished_at < before AND r.id NOT IN (SELECT k.id FROM kept k)
+      ORDER BY r.finished_at LIMIT most)
+    RETURNING id)
+  SELECT array_agg(d.id) INTO gone FROM deleted d;
+  DELETE FROM cronce.lock l WHERE l.of_slot AND l.run_id = ANY (gone);
+  RETURN coalesce(cardinality(gone), 0);
 END $function$
 
 
@@ -495,28 +898,56 @@ CREATE OR REPLACE FUNCTION cronce.record(r cronce.run)
  LANGUAGE sql
  STABLE
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN jsonb_build_object('id', (r).id, 'job', (r).job, 'slot', (r).slot, 'scheduledFor', (r).scheduled_for, 'slotGuessed', (r).slot_guessed, 'trigger', (r).trigger, 'deliveryId', (r).delivery_id, 'requestedBy', (r).requested_by, 'status', (r).status, 'skipReason', (r).skip_reason, 'blockedBy', (r).blocked_by, 'lockName', (r).lock_name, 'lockKey', ((r).lock_key)::text, 'fence', ((r).fence)::text, 'attempt', (r).attempt, 'maxAttempts', (r).max_attempts, 'final', (r).final, 'leaseMs', (r).lease_ms, 'params', (r).params, 'output', (r).output, 'error', (r).error, 'receivedAt', (r).received_at, 'startedAt', (r).started_at, 'finishedAt', (r).finished_at, 'cancelRequestedAt', (r).cancel_requested_at, 'cancelRequestedBy', (r).cancel_requested_by, 'publishedAt', (r).published_at)
+AS $function$
+  SELECT jsonb_build_object(
+    'id', r.id, 'deployment', r.deployment, 'job', r.job, 'slot', r.slot, 'scheduledFor', r.scheduled_for,
+    'slotGuessed', r.slot_guessed, 'trigger', r.trigger, 'deliveryId', r.delivery_id, 'requestedBy', r.requested_by,
+    'status', r.status, 'skipReason', r.skip_reason, 'blockedBy', r.blocked_by,
+    'blockedByDeployment', r.blocked_by_deployment, 'lockName', r.lock_name, 'lockKey', r.lock_key::text,
+    'fence', r.fence::text, 'attempt', r.attempt, 'maxAttempts', r.max_attempts, 'final', r.final,
+    'leaseMs', r.lease_ms, 'lockDelayMs', r.lock_delay_ms, 'delayedMs', r.delayed_ms,
+    'params', r.params, 'output', r.output, 'error', r.error,
+    'receivedAt', r.received_at, 'startedAt', r.started_at, 'finishedAt', r.finished_at,
+    'cancelRequestedAt', r.cancel_requested_at, 'cancelRequestedBy', r.cancel_requested_by,
+    'publishedAt', r.published_at)
+$function$
 
 
-CREATE OR REPLACE FUNCTION cronce.refusal(want jsonb, policy jsonb, by_hand boolean, at timestamp with time zone, self uuid)
+CREATE OR REPLACE FUNCTION cronce.refusal(p jsonb, at timestamp with time zone, self uuid)
  RETURNS TABLE(reason text, blocker uuid)
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
+DECLARE
+  own_deployment text := p ->> 'deployment';
+  want    jsonb := p -> 'run';
+  own_job  text := want ->> 'job';
+  own_slot text := want ->> 'slot';
+  policy   jsonb := p -> 'policy';
 BEGIN
   RETURN QUERY SELECT 'duplicate', r.id FROM cronce.run r
-    WHERE r.job = want ->> 'job' AND r.slot = want ->> 'slot' AND r.status = 'succeeded';
-  IF FOUND OR by_hand THEN -- an operator may run a failed, held or missed slot again, paused or late
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.status = 'succeeded';
+  IF FOUND THEN
+    RETURN;
+  END IF;
+  IF (want ->> 'offSchedule')::boolean AND NOT EXISTS (
+      SELECT FROM cronce.run r WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot
+        AND r.id <> self AND r.skip_reason IS DISTINCT FROM 'off_schedule') THEN
+    RETURN QUERY SELECT 'off_schedule', NULL::uuid;
+    RETURN;
+  END IF;
+  IF (policy ->> 'byHand')::boolean THEN -- an operator may run a failed, held or missed slot again, paused or late
     RETURN;
   END IF;
   RETURN QUERY SELECT CASE WHEN r.status = 'lost' AND r.after_lost = 'hold' THEN 'on_hold' ELSE 'duplicate' END, r.id
     FROM cronce.run r
-    WHERE r.job = want ->> 'job' AND r.slot = want ->> 'slot' AND r.final AND r.id <> self
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.final AND r.id <> self
     ORDER BY (r.status = 'lost') DESC, r.id DESC LIMIT 1;
   IF FOUND THEN
     RETURN;
   END IF;
-  RETURN QUERY SELECT 'paused', NULL::uuid FROM cronce.job j WHERE j.name = want ->> 'job' AND j.paused_at IS NOT NULL;
+  RETURN QUERY SELECT 'paused', NULL::uuid FROM cronce.job j
+    WHERE j.deployment = own_deployment AND j.name = own_job AND j.paused_at IS NOT NULL;
   IF FOUND THEN
     RETURN;
   END IF;
@@ -524,6 +955,31 @@ BEGIN
      + make_interval(secs => (policy ->> 'startDeadlineMs')::numeric / 1000) < at THEN
     RETURN QUERY SELECT 'too_late', NULL::uuid;
   END IF;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.refuse(p jsonb, error jsonb)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  want jsonb := p -> 'run';
+  at   timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
+  made cronce.run;
+BEGIN
+  PERFORM cronce.require_schema((p ->> 'schema')::integer);
+  PERFORM cronce.demand_durability();
+  INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (p ->> 'deployment', want ->> 'job', at) ON CONFLICT DO NOTHING;
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+      params, status, final, lock_name, fence, attempt, max_attempts, received_at, started_at, finished_at, error,
+      publish_after)
+    VALUES ((want ->> 'id')::uuid, p ->> 'deployment', want ->> 'job', want ->> 'slot', (want ->> 'scheduledFor')::timestamptz,
+      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
+      coalesce(want -> 'params', 'null'), 'failed', true, p #>> '{lock,name}', 0, 1, 1, at, at, at, refuse.error,
+      clock_timestamp() + interval '30 s')
+    RETURNING r.* INTO made;
+  RETURN cronce.record(made);
 END $function$
 
 
@@ -535,35 +991,17 @@ AS $function$
 DECLARE
   made cronce.run;
 BEGIN
+  PERFORM cronce.demand_durability();
   UPDATE cronce.run r SET
       cancel_requested_at = coalesce(r.cancel_requested_at, clock_timestamp()),
       cancel_requested_by = coalesce(r.cancel_requested_by, by)
     WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
   IF FOUND AND NOT cronce.holds(made.backend_pid, made.lock_key) THEN
     PERFORM cronce.settle_dead(
-      ARRAY[self], ARRAY[made.fence], clock_timestamp(), false, 'cancelled while nobody held its lock');
+      ARRAY[self], ARRAY[made.fence], clock_timestamp(), 'cancelled while nobody held its lock');
   END IF;
-  SELECT * INTO made FROM cronce.run WHERE id = self;
+  SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
   RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
-END $function$
-
-
-CREATE OR REPLACE FUNCTION cronce.request_replace(job text, slot text, scheduled_for timestamp with time zone, keys bigint[])
- RETURNS uuid
- LANGUAGE plpgsql
- SET search_path TO 'pg_catalog', 'pg_temp'
-AS $function$
-DECLARE
-  holder uuid;
-BEGIN
-  SELECT r.id INTO holder FROM cronce.run r
-    WHERE r.status = 'running' AND r.lock_key = ANY (keys) AND r.job = request_replace.job
-      AND r.slot <> request_replace.slot AND r.scheduled_for <= request_replace.scheduled_for
-      AND NOT EXISTS (SELECT FROM cronce.run d
-                      WHERE d.job = request_replace.job AND d.slot = request_replace.slot AND d.final)
-    ORDER BY r.scheduled_for LIMIT 1;
-  PERFORM cronce.request_cancel(holder, 'the run of ' || request_replace.slot) WHERE holder IS NOT NULL;
-  RETURN holder;
 END $function$
 
 
@@ -590,14 +1028,7 @@ BEGIN
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.rest_after_restart(key bigint)
- RETURNS integer
- LANGUAGE sql
- SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN COALESCE((SELECT (ceil(GREATEST((0)::numeric, (EXTRACT(epoch FROM ((s.started_at + make_interval(secs => (((r.lease_ms)::numeric / 1000.0))::double precision)) - clock_timestamp())) * (1000)::numeric))))::integer AS ceil FROM (cronce.lock l JOIN cronce.run r ON ((r.id = l.run_id))), cronce.server_started_at() s(started_at) WHERE ((l.key = rest_after_restart.key) AND (r.status = ANY (ARRAY['running'::text, 'lost'::text, 'cancelled'::text])) AND (r.claimed_at < s.started_at))), 0)
-
-
-CREATE OR REPLACE FUNCTION cronce.resume_job(name text, by text, at timestamp with time zone)
+CREATE OR REPLACE FUNCTION cronce.resume_job(name text, by text, at timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS cronce.job
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -606,18 +1037,12 @@ DECLARE
   made cronce.job;
 BEGIN
   UPDATE cronce.pause p SET resumed_at = greatest(p.paused_at, coalesce(at, clock_timestamp())), resumed_by = by
-    WHERE p.job = resume_job.name AND p.resumed_at IS NULL;
-  UPDATE cronce.job j SET paused_at = NULL, paused_by = NULL, pause_reason = NULL WHERE j.name = resume_job.name;
-  SELECT * INTO made FROM cronce.job j WHERE j.name = resume_job.name;
+    WHERE p.deployment = resume_job.deployment AND p.job = resume_job.name AND p.resumed_at IS NULL;
+  UPDATE cronce.job j SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
+    WHERE j.deployment = resume_job.deployment AND j.name = resume_job.name;
+  SELECT j.* INTO made FROM cronce.job j WHERE j.deployment = resume_job.deployment AND j.name = resume_job.name;
   RETURN made;
 END $function$
-
-
-CREATE OR REPLACE FUNCTION cronce.server_started_at()
- RETURNS timestamp with time zone
- LANGUAGE sql
- SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN GREATEST(pg_postmaster_start_time(), (SELECT max(pg_stat_activity.backend_start) AS max FROM pg_stat_activity WHERE (pg_stat_activity.backend_type = 'checkpointer'::text)))
 
 
 CREATE OR REPLACE FUNCTION cronce.settle(p jsonb)
@@ -627,83 +1052,58 @@ CREATE OR REPLACE FUNCTION cronce.settle(p jsonb)
 AS $function$
 DECLARE
   self uuid := (p ->> 'id')::uuid;
+  own  boolean := coalesce((p ->> 'own')::boolean, false);
   made cronce.run;
 BEGIN
   PERFORM cronce.demand_durability();
+  PERFORM cronce.drain(self, 2000);
   UPDATE cronce.run r SET
-      status = CASE WHEN p ->> 'status' = 'lost' AND r.cancel_requested_at IS NOT NULL THEN 'cancelled'
-                    ELSE p ->> 'status' END,
+      status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
       final = p ->> 'status' = 'cancelled' OR r.cancel_requested_at IS NOT NULL OR (p ->> 'final')::boolean
               OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold') OR r.attempt >= r.max_attempts,
       error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
-      published_at = CASE WHEN (p ->> 'published')::boolean THEN clock_timestamp() END
+      publish_after = clock_timestamp() + interval '30 s',
+      delay_until = CASE WHEN NOT own AND r.lock_delay_ms > 0 THEN 'infinity'::timestamptz END
     WHERE r.id = self AND r.status = 'running'
     RETURNING r.* INTO made;
-  IF NOT FOUND THEN
-    SELECT * INTO made FROM cronce.run WHERE id = self;
-  ELSE
+  IF FOUND THEN
     PERFORM cronce.end_holder(made);
+    PERFORM cronce.begin_delay(made);
+  ELSE
+    -- Its own process has heard of its end: now it is known to have stopped.
+    UPDATE cronce.run r SET delay_until = NULL WHERE own AND r.id = self AND r.delay_until IS NOT NULL;
   END IF;
+  SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
   RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.settle_dead(ids uuid[], fences bigint[], at timestamp with time zone, published boolean, why text)
+CREATE OR REPLACE FUNCTION cronce.settle_dead(ids uuid[], fences bigint[], at timestamp with time zone, why text)
  RETURNS SETOF cronce.run
- LANGUAGE sql
+ LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
-BEGIN ATOMIC
- UPDATE cronce.run SET status =
-         CASE
-             WHEN (run.cancel_requested_at IS NULL) THEN 'lost'::text
-             ELSE 'cancelled'::text
-         END, final = ((run.cancel_requested_at IS NOT NULL) OR (run.after_lost = 'hold'::text) OR (run.attempt >= run.max_attempts)), finished_at = GREATEST(settle_dead.at, run.started_at), published_at =
-         CASE
-             WHEN settle_dead.published THEN clock_timestamp()
-             ELSE NULL::timestamp with time zone
-         END, error = jsonb_build_object('name', 'HolderGone', 'message', settle_dead.why)
-   WHERE (((run.id, run.fence) IN ( SELECT unnest.unnest,
-             unnest.unnest_1 AS unnest
-            FROM UNNEST(settle_dead.ids, settle_dead.fences) unnest(unnest, unnest_1))) AND (run.status = 'running'::text))
-   RETURNING run.id,
-     run.job,
-     run.slot,
-     run.scheduled_for,
-     run.slot_guessed,
-     run.trigger,
-     run.delivery_id,
-     run.requested_by,
-     run.status,
-     run.skip_reason,
-     run.blocked_by,
-     run.lock_name,
-     run.lock_key,
-     run.guard_key,
-     run.fence,
-     run.backend_pid,
-     run.attempt,
-     run.max_attempts,
-     run.after_lost,
-     run.final,
-     run.lease_ms,
-     run.params,
-     run.output,
-     run.error,
-     run.received_at,
-     run.claimed_at,
-     run.started_at,
-     run.finished_at,
-     run.cancel_requested_at,
-     run.cancel_requested_by,
-     run.published_at,
-     run.published_to,
-     run.publish_attempts,
-     run.publish_after;
-END
+AS $function$
+DECLARE
+  one record;
+BEGIN
+  FOR one IN SELECT d.id, d.fence FROM unnest(ids, fences) d (id, fence) ORDER BY d.id LOOP
+    CONTINUE WHEN NOT cronce.drain(one.id, 5000);
+    RETURN QUERY UPDATE cronce.run r SET
+        status = CASE WHEN r.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END,
+        final = r.cancel_requested_at IS NOT NULL OR r.after_lost = 'hold' OR r.attempt >= r.max_attempts,
+        finished_at = greatest(at, r.started_at),
+        publish_after = clock_timestamp() + interval '30 s',
+        delay_until = CASE WHEN r.lock_delay_ms > 0
+                           THEN clock_timestamp() + make_interval(secs => r.lock_delay_ms / 1000.0) END,
+        error = jsonb_build_object('name', 'HolderGone', 'message', why)
+      WHERE r.id = one.id AND r.fence = one.fence AND r.status = 'running'
+      RETURNING r.*;
+  END LOOP;
+END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.settle_orphans(gap_ms integer, most integer, at timestamp with time zone, published boolean)
+CREATE OR REPLACE FUNCTION cronce.settle_orphans(gap_ms integer, most integer, at timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS jsonb
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -712,9 +1112,12 @@ DECLARE
   ids    uuid[];
   fences bigint[];
 BEGIN
-  SELECT array_agg(o.id), array_agg(o.fence) INTO ids, fences FROM cronce.orphans(gap_ms, most) o;
+  SELECT array_agg(o.id), array_agg(o.fence) INTO ids, fences FROM cronce.orphans(gap_ms, most, settle_orphans.deployment) o;
+  PERFORM cronce.begin_delay(r) FROM cronce.run r
+    WHERE r.delay_until = 'infinity' AND r.deployment = settle_orphans.deployment AND (r.status = 'running' OR r.delay_until IS NOT NULL)
+      AND NOT cronce.holds(r.backend_pid, r.lock_key);
   RETURN (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM cronce.settle_dead(
-    ids, fences, coalesce(at, clock_timestamp()), published, 'its backend no longer holds its lock') s);
+    ids, fences, coalesce(at, clock_timestamp()), 'its backend no longer holds its lock') s);
 END $function$
 
 
@@ -722,10 +1125,13 @@ CREATE OR REPLACE FUNCTION cronce.stands(self uuid)
  RETURNS boolean
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (EXISTS (SELECT FROM (cronce.run r JOIN cronce.lock l ON ((l.key = r.lock_key))) WHERE ((r.id = stands.self) AND (r.status = 'running'::text) AND (l.fence = r.fence) AND (l.run_id = r.id))))
+AS $function$
+  SELECT EXISTS (SELECT FROM cronce.run r JOIN cronce.lock l ON l.key = r.lock_key
+    WHERE r.id = stands.self AND r.status = 'running' AND l.fence = r.fence AND l.run_id = r.id)
+$function$
 
 
-CREATE OR REPLACE FUNCTION cronce.take_one(keys bigint[], guard bigint, self uuid, gap_ms integer)
+CREATE OR REPLACE FUNCTION cronce.take_place(keys bigint[], guard bigint, self uuid, gap_ms integer)
  RETURNS bigint
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -733,61 +1139,97 @@ AS $function$
 DECLARE
   k bigint;
 BEGIN
-  IF guard IS NOT NULL AND NOT pg_try_advisory_xact_lock(guard) THEN
+  IF NOT pg_try_advisory_xact_lock(guard) THEN
     RETURN NULL;
   END IF;
-  FOREACH k IN ARRAY keys LOOP
-    IF pg_try_advisory_xact_lock(k) AND NOT cronce.is_starting(k, guard, self, gap_ms) THEN
-      RETURN k;
-    END IF;
-  END LOOP;
+  -- With several places a duplicate must not even touch one while its slot's run is about to enter.
+  IF cardinality(keys) = 1 OR NOT cronce.is_starting(NULL, guard, self, gap_ms) THEN
+    FOREACH k IN ARRAY keys LOOP
+      BEGIN
+        IF pg_try_advisory_xact_lock(k) THEN
+          IF NOT cronce.is_starting(k, guard, self, gap_ms) THEN
+            RETURN k;
+          END IF;
+          RAISE EXCEPTION USING ERRCODE = 'CR005';
+        END IF;
+      EXCEPTION WHEN SQLSTATE 'CR005' THEN
+        NULL;
+      END;
+    END LOOP;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = 'CR005';
+EXCEPTION WHEN SQLSTATE 'CR005' THEN
   RETURN NULL;
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid, most integer)
+CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid[], most integer, deployment text DEFAULT 'default'::text)
  RETURNS jsonb
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN (SELECT COALESCE(jsonb_agg(jsonb_build_object('run', cronce.record(ROW(due.id, due.job, due.slot, due.scheduled_for, due.slot_guessed, due.trigger, due.delivery_id, due.requested_by, due.status, due.skip_reason, due.blocked_by, due.lock_name, due.lock_key, due.guard_key, due.fence, due.backend_pid, due.attempt, due.max_attempts, due.after_lost, due.final, due.lease_ms, due.params, due.output, due.error, due.received_at, due.claimed_at, due.started_at, due.finished_at, due.cancel_requested_at, due.cancel_requested_by, due.published_at, due.published_to, due.publish_attempts, due.publish_after)), 'sentTo', due.published_to)), '[]'::jsonb) AS "coalesce" FROM (SELECT r.id, r.job, r.slot, r.scheduled_for, r.slot_guessed, r.trigger, r.delivery_id, r.requested_by, r.status, r.skip_reason, r.blocked_by, r.lock_name, r.lock_key, r.guard_key, r.fence, r.backend_pid, r.attempt, r.max_attempts, r.after_lost, r.final, r.lease_ms, r.params, r.output, r.error, r.received_at, r.claimed_at, r.started_at, r.finished_at, r.cancel_requested_at, r.cancel_requested_by, r.published_at, r.published_to, r.publish_attempts, r.publish_after FROM cronce.run r WHERE ((r.published_at IS NULL) AND (r.finished_at IS NOT NULL) AND ((r.id = take_unpublished.own) OR (r.publish_after <= clock_timestamp()))) ORDER BY (r.id = take_unpublished.own) DESC NULLS LAST, r.publish_after LIMIT take_unpublished.most FOR UPDATE OF r SKIP LOCKED) due)
+AS $function$
+  SELECT coalesce(jsonb_agg(jsonb_build_object('run', cronce.record(due), 'sentTo', due.published_to)), '[]')
+  FROM (SELECT r.* FROM cronce.run r
+        WHERE r.published_at IS NULL AND r.finished_at IS NOT NULL AND r.deployment = take_unpublished.deployment
+          AND (r.id = ANY (own) OR r.publish_after <= clock_timestamp())
+        ORDER BY (r.id = ANY (own)) DESC NULLS LAST, r.publish_after LIMIT most FOR UPDATE SKIP LOCKED) due
+$function$
 
 
-CREATE OR REPLACE FUNCTION cronce.wait_for_one(keys bigint[], guard bigint, self uuid, gap_ms integer, wait_ms integer)
- RETURNS bigint
+CREATE OR REPLACE FUNCTION cronce.timeline()
+ RETURNS integer
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  RETURN ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::integer;
+EXCEPTION WHEN OTHERS THEN
+  RETURN 1;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.turn_away(p jsonb, why text)
+ RETURNS jsonb
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  usual text := current_setting('lock_timeout');
-  until timestamptz := clock_timestamp() + make_interval(secs => wait_ms / 1000.0);
-  k     bigint;
+  self uuid := (p #>> '{run,id}')::uuid;
+  made cronce.run;
+  standing boolean := EXISTS (SELECT FROM cronce.run r WHERE r.id = self);
+  keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
 BEGIN
-  LOOP
-    SELECT u INTO k FROM unnest(keys) u
-      ORDER BY EXISTS (SELECT FROM cronce.run r WHERE r.status = 'running' AND r.lock_key = u), random() LIMIT 1;
-    BEGIN
-      PERFORM set_config('lock_timeout', -- undone with the block where it fails
-        greatest(1, ceil(extract(epoch FROM until - clock_timestamp()) * 1000))::integer::text, true);
-      PERFORM pg_advisory_xact_lock(guard) WHERE guard IS NOT NULL;
-      PERFORM pg_advisory_xact_lock(k);
-      IF NOT cronce.is_starting(k, guard, self, gap_ms) THEN
-        PERFORM set_config('lock_timeout', usual, true);
-        RETURN k;
-      END IF;
-      RAISE EXCEPTION USING ERRCODE = 'CR005';
-    EXCEPTION
-      WHEN lock_not_available THEN RETURN NULL;
-      WHEN SQLSTATE 'CR005' THEN
-        IF clock_timestamp() > until THEN RETURN NULL; END IF;
-        PERFORM pg_sleep(0.01);
-    END;
-  END LOOP;
+  PERFORM cronce.demand_durability();
+  made := cronce.claimed(p, coalesce((p ->> 'now')::timestamptz, clock_timestamp()), NULL, 'held',
+    (SELECT r.id FROM cronce.run r WHERE r.id <> self AND r.lock_key = ANY (keys)
+       AND (r.status = 'running' OR r.delay_until IS NOT NULL) ORDER BY r.status = 'running' DESC, r.id DESC LIMIT 1),
+    true, 0, standing);
+  UPDATE cronce.run r SET error = jsonb_build_object('name', 'NotClaimed', 'message', why)
+    WHERE r.id = self AND r.status = 'skipped' RETURNING r.* INTO made;
+  RETURN cronce.record(made);
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.waits_for(pid integer, other integer)
+ RETURNS boolean
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  WITH RECURSIVE chain (pid) AS (
+    SELECT unnest(pg_blocking_pids(waits_for.pid))
+    UNION
+    SELECT b FROM chain c, unnest(pg_blocking_pids(c.pid)) b)
+  SELECT EXISTS (SELECT FROM chain c WHERE c.pid = waits_for.other)
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.watch(pid integer, key bigint, self uuid)
  RETURNS jsonb
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
-RETURN jsonb_build_object('atWork', (COALESCE((SELECT (a.state = 'active'::text) FROM pg_stat_get_activity(watch.pid) a(datid, pid, usesysid, application_name, state, query, wait_event_type, wait_event, xact_start, query_start, backend_start, state_change, client_addr, client_hostname, client_port, backend_xid, backend_xmin, backend_type, ssl, sslversion, sslcipher, sslbits, ssl_client_dn, ssl_client_serial, ssl_issuer_dn, gss_auth, gss_princ, gss_enc, gss_delegation, leader_pid, query_id)), false) AND cronce.holds(pid, key)), 'cancelBy', (SELECT r.cancel_requested_by FROM cronce.run r WHERE (r.id = watch.self)))
+AS $function$
+  SELECT coalesce(cronce.beat(watch.self), '{}') || jsonb_build_object('atWork',
+    coalesce((SELECT a.state = 'active' FROM pg_stat_get_activity(watch.pid) a), false)
+    AND cronce.holds(watch.pid, watch.key))
+$function$
 

@@ -1,4 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
+import { call } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { isOver, type RunRecord } from './run.ts';
@@ -8,13 +9,16 @@ export interface CancelOptions {
   readonly by: string;
   /**
    * How long the holder may take to stop by itself, ms; it hears of the cancel with its next heartbeat, which comes
-   * three times a lease. Then its backend is ended, if it still holds this run's lock. 0 ends it at once.
+   * three times a lease. Then its backend is ended, if it still holds this run's lock, and the next run of the lock
+   * waits for its lock delay: it may not have heard. 0 ends it at once.
    */
   readonly graceMs: number;
 }
 
 /** How often a run that was asked to end is looked at, ms. */
 const lookMs = 50;
+/** The longest that one question to the server may take, ms: a run that is being ended may be in the middle of its COMMIT. */
+const askMs = 6_000;
 
 /**
  * Ends a running run. Its work is told, and where it does not listen its session is ended; its writes roll back.
@@ -49,13 +53,12 @@ export async function endWithin(
     await delay(lookMs);
   }
   const error = { name: 'Stop', message: `cancelled by ${by}`, code: 'cancelled' };
-  const verdict = session.literal(
-    JSON.stringify({ id: runId, status: 'cancelled', final: true, error, published: false }),
-  );
+  const verdict = session.literal(JSON.stringify({ id: runId, status: 'cancelled', final: true, error }));
   return ask(session, `cronce.settle(${verdict}::jsonb)`);
 }
 
 async function ask(session: Session, expression: string): Promise<RunRecord | undefined> {
-  const stored = answerOf<RunRecord | null>(await session.send(`SELECT ${expression} AS run`), 'run');
+  const results = await session.send(call(expression, 'run', askMs), askMs + 1_000);
+  const stored = answerOf<RunRecord | null>(results, 'run');
   return stored ? toRecord(stored) : undefined;
 }

@@ -1,14 +1,23 @@
 import { v7 as uuidV7 } from 'uuid';
 import { endWithin } from './cancel.ts';
-import { claimed, claimSql, claimTimeLimitMs, type Claimed } from './claim.ts';
+import {
+  claimed,
+  claimSql,
+  claimTimeLimitMs,
+  refuseSql,
+  turnAwaySql,
+  type Claimed,
+  type ClaimRequest,
+  type NotClaimed,
+} from './claim.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
-import { recordOutcome } from './outcome.ts';
+import { recordOutcome, storedError } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
-import { LockTimeout } from './postgres/errors.ts';
-import { answerOf } from './postgres/record.ts';
+import { ConnectionLost, PostgresError, SchemaMismatch } from './postgres/errors.ts';
+import { answerOf, toRecord } from './postgres/record.ts';
 import { Session } from './postgres/session.ts';
-import { logOutcome, relay, type Sink } from './publish.ts';
-import { isOver, type Logger, type RunRecord } from './run.ts';
+import { publish, type Sink } from './publish.ts';
+import { isOver, unnamedDeployment, type Logger, type RunRecord } from './run.ts';
 import type { Delivery } from './trigger.ts';
 import { performWork } from './work.ts';
 
@@ -23,6 +32,8 @@ import { performWork } from './work.ts';
  */
 export interface Coordinator {
   readonly target: Target;
+  /** Service and stage, where several share a database. */
+  readonly deployment?: string;
   /** The deployment's lease, ms; a job may set its own. */
   readonly leaseMs: number;
   readonly sinks: readonly Sink[];
@@ -37,6 +48,8 @@ export const recordingMs = 4_000;
 const graceMs = 500;
 const messageMs = 1_500;
 const claimsAtMost = 10;
+/** A claim that a lock of someone else's, or a stranger in the queue, has turned away is made once more. */
+const failuresAtMost = 2;
 
 /**
  * Takes one delivery to its outcome, and answers the record of it as it stands in the database.
@@ -53,127 +66,156 @@ export async function coordinate(
   const session = await path.openSession();
   try {
     const claim = await path.claimAndLock(session);
-    path.log(claim.settled);
     const run = isOver(claim.run) ? claim.run : await path.workUnderLock(session, claim);
-    path.log([run]);
-    await path.publish(session, run);
+    await path.publish(session, [...claim.settled, run]);
     return run;
   } finally {
     await session.close();
   }
 }
 
-interface Claim extends Claimed {
-  readonly pid: number;
-}
+interface Claim extends Claimed, Entered {}
 
 /** What the steps of one delivery share; made for it and gone with it. */
 class Path {
-  readonly #delivery: Delivery;
+  #delivery: Delivery;
   readonly #coordinator: Coordinator;
+  readonly #deployment: string;
   readonly #leaseMs: number;
-  readonly #workEndsAt: number;
+  readonly #endsAt: number;
 
   constructor(delivery: Delivery, timeLeftMs: number, coordinator: Coordinator) {
     this.#delivery = delivery;
     this.#coordinator = coordinator;
+    this.#deployment = coordinator.deployment ?? unnamedDeployment;
     this.#leaseMs = delivery.job.leaseMs ?? coordinator.leaseMs;
-    this.#workEndsAt = performance.now() + timeLeftMs - recordingMs;
+    this.#endsAt = performance.now() + timeLeftMs;
   }
 
   readonly openSession = async (): Promise<Session> => Session.open(this.#coordinator.target);
 
-  /** Claims, and claims anew where another delivery slipped in between T0 and T1; the highest fence always gets in. */
+  /**
+   * Claims, and claims anew where another delivery slipped in between T0 and T1 (the highest fence always gets in), where
+   * the run in the way was asked to end, and once after an error. Whatever it meets, the delivery has its record.
+   */
   async claimAndLock(session: Session): Promise<Claim> {
     const runId = uuidV7();
     const { job } = this.#delivery;
-    if (job.overlap === 'replace') await replaceHolder(session, this.#delivery, job.waitMs);
+    const replaceUntil = performance.now() + (job.overlap === 'replace' ? job.waitMs : 0);
+    let failures = 0;
     for (let again = 0; again < claimsAtMost; again++) {
-      const claim = await this.#claimOnce(session, runId, again > 0).catch(onceMoreAfterTimeout(again));
-      if (claim && (isOver(claim.run) || claim.entered)) return claim;
+      const request = this.#request(runId, again > 0, performance.now() < replaceUntil);
+      if ('refused' in request) return this.#refuse(session, request);
+      const claim = await this.#claimOnce(session, request).catch(unlessHopeless(session));
+      if (claim instanceof PostgresError) {
+        failures += 1;
+        if (failures === failuresAtMost) return this.#turnAway(session, request, claim);
+      } else if (claim.kind === 'guessed') {
+        this.#delivery = { ...this.#delivery, slot: claim.slot, scheduledFor: claim.scheduledFor };
+      } else if (claim.kind === 'replace') {
+        await session.send('ROLLBACK', messageMs); // of T1, which had nothing to enter for
+        const patienceMs = Math.max(0, replaceUntil - performance.now()) / 2;
+        await endWithin(session, claim.holder, `the run of ${this.#delivery.slot}`, patienceMs);
+      } else if (isOver(claim.run) || claim.entered) {
+        return claim;
+      }
     }
-    throw new LockTimeout(`the lock changed hands ${claimsAtMost} times before run ${runId} could enter`);
+    const why = `the lock changed hands ${claimsAtMost} times before the run could enter`;
+    return this.#turnAway(session, this.#request(runId, true, false) as ClaimRequest, new PostgresError(why));
   }
 
-  async #claimOnce(session: Session, runId: string, again: boolean): Promise<Claim & Entered> {
+  /** What to claim; or, where the lock can't even be named, why not. */
+  #request(runId: string, again: boolean, replace: boolean): ClaimRequest | Refused {
     const { job, slot, params } = this.#delivery;
-    const waitMs = job.overlap === 'wait' ? Math.min(job.waitMs, Math.max(0, Math.floor(this.#workMs()))) : 0;
+    const workMs = Math.max(0, Math.floor(this.#workMs()));
     const request = {
       runId,
       delivery: this.#delivery,
-      lock: lockOf(job, slot, params),
+      deployment: this.#deployment,
       leaseMs: this.#leaseMs,
-      waitMs,
+      lockDelayMs: job.lockDelayMs === null ? this.#leaseMs : lockDelay(job.lockDelayMs, this.#leaseMs),
+      timeLeftMs: workMs,
+      waitMs: job.overlap === 'wait' ? Math.min(job.waitMs, workMs) : 0,
+      replace,
       again,
       gapMs: enterTimeLimitMs + 1_000,
-      published: this.#logOnly,
       ...this.#now(),
     };
+    try {
+      return { ...request, lock: lockOf(job, slot, params, this.#deployment) };
+    } catch (error) {
+      return { ...request, refused: error };
+    }
+  }
+
+  async #claimOnce(session: Session, request: ClaimRequest): Promise<(Claimed & Entered) | NotClaimed> {
     const message = [
-      ...(again ? ['ROLLBACK'] : []),
+      'ROLLBACK',
       claimSql(session, request),
-      enterSql(session, runId, { leaseMs: this.#leaseMs, workMs: this.#workMs() }),
-    ].join('; ');
-    const limitMs = claimTimeLimitMs(this.#leaseMs) + waitMs + enterTimeLimitMs + messageMs;
-    const results = await session.send(message, limitMs);
-    return { ...claimed(results), ...entered(results, this.#leaseMs) };
+      enterSql(session, request.runId, { leaseMs: this.#leaseMs, workMs: this.#workMs() }),
+    ]
+      .slice(request.again ? 0 : 1)
+      .join('; ');
+    const limitMs = claimTimeLimitMs + request.waitMs + enterTimeLimitMs + messageMs;
+    const results = await session.send(message, Math.min(limitMs, Math.max(messageMs, this.#timeLeftMs())));
+    const claim = claimed(results);
+    return claim.kind === 'claimed' ? { ...claim, ...entered(results, this.#leaseMs) } : claim;
+  }
+
+  async #turnAway(session: Session, request: ClaimRequest, error: PostgresError): Promise<Claim> {
+    return this.#recorded(session, turnAwaySql(session, request, error.message));
+  }
+
+  async #refuse(session: Session, request: Refused): Promise<Claim> {
+    return this.#recorded(session, refuseSql(session, request, storedError(request.refused)));
+  }
+
+  async #recorded(session: Session, sql: string): Promise<Claim> {
+    const results = await session.send(`ROLLBACK; ${sql}`, Math.max(messageMs, this.#timeLeftMs()));
+    const run = toRecord(answerOf<RunRecord>(results, 'recorded'));
+    return { kind: 'claimed', run, settled: [], restMs: 0, entered: false, pid: 0 };
   }
 
   async workUnderLock(session: Session, claim: Claim): Promise<RunRecord> {
     const { run, restMs, pid } = claim;
     const { job } = this.#delivery;
-    const hold = {
-      runId: run.id,
-      pid,
-      lockKey: run.lockKey ?? '',
-      leaseMs: this.#leaseMs,
-      openWatch: this.openSession,
-    };
-    const lock = await holdLock(session, hold);
-    const timeMs = Math.min(job.timeoutMs, this.#workMs());
     const { openSession } = this;
-    const logger = this.#coordinator.logger;
-    const result = await performWork({
-      run,
-      work: job.work,
-      session,
-      lock,
-      timeMs,
-      graceMs,
-      restMs,
-      logger,
-      openSession,
-    });
-    await lock.letGo();
-    const now = this.#now().now;
-    return recordOutcome(result, {
-      run,
-      session,
-      openSession,
-      timeoutMs: messageMs,
-      published: this.#logOnly,
-      now,
-    });
+    const hold = { runId: run.id, pid, lockKey: run.lockKey ?? '', leaseMs: this.#leaseMs };
+    const lock = await holdLock(session, { ...hold, openWatch: openSession });
+    try {
+      const timeMs = Math.min(job.timeoutMs, this.#workMs() - restMs);
+      const { logger } = this.#coordinator;
+      const options = { run, work: job.work, session, pid, lock, timeMs, graceMs, restMs, logger };
+      const endsAt = performance.now() + restMs + timeMs;
+      const result = await performWork({ ...options, openSession });
+      lock.commit();
+      return await recordOutcome(result, {
+        run,
+        session,
+        openSession,
+        workLeftMs: () => endsAt - performance.now(),
+        timeLeftMs: () => this.#timeLeftMs(),
+        now: this.#now().now,
+      });
+    } finally {
+      await lock.letGo();
+    }
   }
 
-  log(runs: readonly RunRecord[]): void {
-    for (const run of runs) logOutcome(run, this.#coordinator.logger);
-  }
-
-  async publish(session: Session, run: RunRecord): Promise<void> {
-    if (this.#logOnly) return;
+  async publish(session: Session, runs: readonly RunRecord[]): Promise<void> {
     const { logger, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
-    const usable = session.lost.aborted ? await this.openSession().catch(() => null) : session;
-    if (usable) await relay(usable, run.id, { sinks, logger, timeoutMs });
-    if (usable !== session) await usable?.close();
+    const usable =
+      session.lost.aborted && sinks.length > 0 ? await this.openSession().catch(() => session) : session;
+    await publish(usable, runs, { sinks, logger, timeoutMs, deployment: this.#deployment });
+    if (usable !== session) await usable.close();
   }
 
   #workMs(): number {
-    return this.#workEndsAt - performance.now();
+    return this.#timeLeftMs() - recordingMs;
   }
 
-  get #logOnly(): boolean {
-    return this.#coordinator.sinks.length === 0;
+  #timeLeftMs(): number {
+    return this.#endsAt - performance.now();
   }
 
   #now(): { now?: Date } {
@@ -182,24 +224,22 @@ class Path {
   }
 }
 
-/** A stranger who queued for the lock got it between T0 and T1: the next claim will find it held. */
-function onceMoreAfterTimeout(again: number): (error: unknown) => null {
-  return (error) => {
-    if (error instanceof LockTimeout && again === 0) return null;
-    throw error;
-  };
+type Refused = Omit<ClaimRequest, 'lock'> & { readonly refused: unknown };
+
+/** A delay shorter than the lease would not cover what a cut-off holder vouches for. */
+function lockDelay(asked: number, leaseMs: number): number {
+  return asked === 0 ? 0 : Math.max(asked, leaseMs);
 }
 
-/** Ends the run of an earlier slot that holds this job's lock, within half the time that the job may wait. */
-async function replaceHolder(
-  session: Session,
-  { job, slot, scheduledFor, params }: Delivery,
-  waitMs: number,
-): Promise<void> {
-  const keys = lockOf(job, slot, params).keys.join(',');
-  const sql =
-    `SELECT cronce.request_replace(${session.literal(job.name)}, ${session.literal(slot)}, ` +
-    `${session.literal(scheduledFor.toISOString())}, '{${keys}}') AS holder`;
-  const holder = answerOf<string | null>(await session.send(sql), 'holder');
-  if (holder !== null) await endWithin(session, holder, `the run of ${slot}`, waitMs / 2);
+/** An error of the server's over a living connection can be claimed around; anything else can't. */
+function unlessHopeless(session: Session): (error: unknown) => PostgresError {
+  return (error) => {
+    const canGoOn =
+      error instanceof PostgresError &&
+      error.code !== null &&
+      !session.lost.aborted &&
+      !(error instanceof ConnectionLost || error instanceof SchemaMismatch);
+    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code ?? '')) return error;
+    throw error;
+  };
 }

@@ -3,25 +3,46 @@ import { checkLocks, isLockName, lockCure, lockWords, type LockChoice } from './
 import { nextAfter } from './occurrences.ts';
 import { flag, JobError, oneOf, readOptions, Refusal, refusal, show, whole } from './options.ts';
 import type { Option, Options, Place } from './options.ts';
-import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
+import type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
 import type { Json, Logger } from './run.ts';
 
 export { JobError };
 
 /**
- * The lock's own transaction, as far as work may use it. Shaped like a node-postgres client, so query builders
- * take it. Statements are bounded by the run's deadline.
- * @throws {ForbiddenStatement} for transaction control, SET without LOCAL, COPY, cursors and several statements in one text
+ * The lock's own transaction, as far as work may use it. Shaped like a node-postgres pool of one connection, so
+ * `drizzle(tx)` and Kysely's `PostgresDialect({ pool: tx })` take it. Statements are bounded by the run's deadline.
+ *
+ * A BEGIN (a builder's transaction) is a savepoint, and nests; until it ends, statements of others wait: inside it
+ * use the handle that it gives you. A transaction still open when the work returns fails the run. Listeners are
+ * never called; `end` and `release` do nothing. Names of prepared statements are left out. Session locks, settings
+ * and temporary tables that a statement's text shows are undone at the end, with a warning; what a function of the
+ * database does inside is not seen.
+ * @throws {ForbiddenStatement} for what would end the lock's transaction or stay on a pooled connection: COMMIT and
+ * ROLLBACK without their BEGIN, another isolation level, PREPARE, SET without LOCAL, LISTEN, COPY, cursors of the
+ * driver, several statements in one text
  * @throws {WorkIsOver} for any use after the work has ended or was told to stop
  */
-export interface Transaction {
+export interface Transaction extends Omit<Pool, 'query' | 'connect'> {
   query<Row extends QueryResultRow = Record<string, unknown>>(
     query: string | QueryConfig,
     values?: readonly unknown[],
   ): Promise<QueryResult<Row>>;
-  /** For builders that want a pool: the same transaction again; `release` does nothing. */
-  connect(): Promise<Transaction & { release(): void }>;
+  query<Row extends QueryResultRow = Record<string, unknown>>(
+    query: string | QueryConfig,
+    callback: (error: Error, result: QueryResult<Row>) => void,
+  ): void;
+  query<Row extends QueryResultRow = Record<string, unknown>>(
+    query: string | QueryConfig,
+    values: readonly unknown[],
+    callback: (error: Error, result: QueryResult<Row>) => void,
+  ): void;
+  /**
+   * The same session again, with transactions of its own. Of pg's client only `query`, the escapes and what does
+   * nothing (`release`, `end`, listeners) are there.
+   */
+  connect(): Promise<PoolClient>;
+  connect(callback: (error: undefined, client: PoolClient, done: () => void) => void): void;
 }
 
 /** What a job's function is given. */

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { JobError, show } from './options.ts';
-import type { Json } from './run.ts';
+import { unnamedDeployment, type Json } from './run.ts';
 
 /**
  * This module's secret: what a lock is called, and which advisory lock keys that comes to. How a lock is held is the
@@ -67,15 +67,28 @@ export interface LockNames {
   readonly guard: bigint;
 }
 
-/** @throws {LockNameError} where the job's lock function throws or names no lock */
-export function lockOf(job: Locking, slot: string, params: Json): LockNames {
-  const ofSlot = `${job.name}@${slot}`;
+/**
+ * A job's own lock, and the guards of its slots, belong to its deployment; a lock that is named on purpose is the
+ * database's, so that services exclude each other.
+ * @throws {LockNameError} where the job's lock function throws or names no lock
+ */
+export function lockOf(
+  job: Locking,
+  slot: string,
+  params: Json,
+  deployment: string = unnamedDeployment,
+): LockNames {
+  const ofSlot = scoped(`${job.name}@${slot}`, deployment);
   const guard = lockKey(ofSlot);
   if (job.overlap === 'allow') return { name: ofSlot, keys: [guard], guard };
   const own = typeof job.lock === 'function' ? lockByParams(job.name, job.lock, params) : job.lock;
-  return typeof own === 'bigint'
-    ? { name: `key ${own}`, keys: [own], guard }
-    : { name: own, keys: placesOf(own, job.slots), guard };
+  if (typeof own === 'bigint') return { name: `key ${own}`, keys: [own], guard };
+  const name = own === job.name ? scoped(own, deployment) : own;
+  return { name, keys: placesOf(name, job.slots), guard };
+}
+
+function scoped(name: string, deployment: string): string {
+  return deployment === unnamedDeployment ? name : `${deployment}/${name}`;
 }
 
 function placesOf(name: string, places: number): bigint[] {

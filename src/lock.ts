@@ -1,8 +1,10 @@
 import type { QueryResult } from './postgres/driver.ts';
+import { begin, call, limitsSql } from './postgres/call.ts';
 import { answerOf } from './postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from './postgres/errors.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
 import type { Session } from './postgres/session.ts';
+import type { Status } from './run.ts';
 import { Stop } from './ending.ts';
 
 /**
@@ -25,17 +27,14 @@ export { checkLocks, LockNameError, lockKey, lockOf, type LockNames } from './lo
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */
 export function enterSql(
-  session: Session,
+  session: Pick<Session, 'literal'>,
   runId: string,
   limits: { leaseMs: number; workMs: number },
 ): string {
   const { leaseMs, workMs } = limits;
   return [
-    'BEGIN ISOLATION LEVEL READ COMMITTED',
-    `SELECT set_config('idle_in_transaction_session_timeout', '${leaseMs}', true)` +
-      `, set_config('lock_timeout', '${enterWaitMs}', true)` +
-      `, set_config('statement_timeout', '${enterTimeLimitMs}', true)` +
-      `, CASE WHEN current_setting('transaction_timeout', true) <> '0' THEN set_config('transaction_timeout', '0', true) END`,
+    begin,
+    limitsSql({ statementMs: enterTimeLimitMs, lockMs: enterWaitMs, idleMs: leaseMs }),
     `SELECT cronce.enter(${session.literal(runId)}) AS entered`,
     'SET LOCAL lock_timeout TO DEFAULT',
     `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(workMs))}`,
@@ -82,6 +81,8 @@ export interface HeldLock {
   readonly signal: AbortSignal;
   /** @throws {Stop} if the lease can no longer be vouched for */
   check(): void;
+  /** From now on the outcome is being recorded: who has ended the run, or wants to, is found by the record itself. */
+  commit(): void;
   /** Ends heartbeat and countdown. The lock itself goes with the transaction. */
   letGo(): Promise<void>;
 }
@@ -116,6 +117,7 @@ class Keeper implements HeldLock {
   #watched: Moment | null = null;
   #watch: Session | null = null;
   #watching = false;
+  #committing = false;
   #beating: ReturnType<typeof setInterval> | undefined;
   #countdown: ReturnType<typeof setTimeout> | undefined;
 
@@ -133,7 +135,7 @@ class Keeper implements HeldLock {
 
   async start(): Promise<void> {
     // Waiting for a held lock can take longer than a lease: then what counts is an answer from now.
-    if (this.#remainingMs() < this.#vouchMs - this.#beatMs) await this.#beat();
+    if (this.#remainingMs() < this.#vouchMs - this.#beatMs) await this.#tick();
     this.#session.lost.addEventListener('abort', this.#onConnectionLost, { once: true });
     if (this.#session.lost.aborted) this.#onConnectionLost();
     this.#beating = setInterval(() => void this.#tick(), this.#beatMs);
@@ -143,6 +145,10 @@ class Keeper implements HeldLock {
   check(): void {
     if (this.#remainingMs() <= 0) this.#give(this.#silence());
     if (this.#abort.signal.aborted) throw this.#abort.signal.reason as Stop;
+  }
+
+  commit(): void {
+    this.#committing = true;
   }
 
   async letGo(): Promise<void> {
@@ -195,18 +201,27 @@ class Keeper implements HeldLock {
     }
   }
 
+  /**
+   * Hears of a cancel, and of a run that was settled by someone else. The job may have become another role in this
+   * transaction, or set what it likes: the look is made as ourselves, in a subtransaction that is rolled back, which
+   * puts the job's role and settings back and leaves no lock on our tables. Then the lease is set again.
+   */
   async #beat(): Promise<void> {
     const { runId, leaseMs } = this.#options;
-    const sql =
-      `SELECT json_build_object('lease', current_setting('idle_in_transaction_session_timeout'), 'cancelBy', ` +
-      `(SELECT cancel_requested_by FROM cronce.run WHERE id = ${this.#session.literal(runId)})) AS beat`;
+    const sql = [
+      'SAVEPOINT cronce_beat',
+      'SET LOCAL statement_timeout = 0',
+      'SET LOCAL ROLE NONE',
+      `SET LOCAL lock_timeout = ${Math.ceil(this.#beatMs / 2)}`,
+      `SELECT cronce.beat(${this.#session.literal(runId)}) AS beat`,
+      'ROLLBACK TO cronce_beat',
+      'RELEASE cronce_beat',
+      `SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '${leaseMs}', true) AS lease`,
+    ].join('; ');
     try {
-      const answer = answerOf<{ lease: string; cancelBy: string | null }>(
-        await this.#session.send(sql),
-        'beat',
-      );
-      checkLease(answer.lease, leaseMs);
-      this.#heed(answer.cancelBy);
+      const answers = await this.#session.send(sql, leaseMs);
+      checkLease(answerOf<string>(answers, 'lease'), leaseMs);
+      this.#heed(answerOf<Heard | null>(answers, 'beat'));
     } catch (error) {
       if (error instanceof TransactionAborted) return; // heard all the same: the work has met an SQL error
       throw error;
@@ -222,13 +237,12 @@ class Keeper implements HeldLock {
     this.#watching = true;
     try {
       this.#watch ??= await this.#options.openWatch();
-      const sql =
-        `SELECT cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ` +
-        `${this.#watch.literal(this.#options.runId)}) AS watched`;
+      const run = this.#watch.literal(this.#options.runId);
+      const sql = call(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
       const results = await this.#watch.send(sql, this.#options.leaseMs);
-      const seen = answerOf<{ atWork: boolean; cancelBy: string | null }>(results, 'watched');
-      if (seen.atWork) this.#watched = this.#watch.answeredMessageSentAt;
-      this.#heed(seen.cancelBy);
+      const seen = answerOf<(Heard & { atWork: boolean }) | null>(results, 'watched');
+      if (seen?.atWork) this.#watched = this.#watch.answeredMessageSentAt;
+      this.#heed(seen);
     } catch (error) {
       this.#watch?.destroy(new ConnectionLost('the watching session failed', { cause: error }));
       this.#watch = null;
@@ -237,7 +251,18 @@ class Keeper implements HeldLock {
     }
   }
 
-  #heed(cancelBy: string | null): void {
+  #heed(heard: Heard | null): void {
+    if (heard === null || this.#committing) return;
+    const { stands, status, cancelBy } = heard;
     if (cancelBy !== null) this.#give(new Stop('cancelled', `cancelled by ${cancelBy}`));
+    else if (!stands)
+      this.#give(new Stop('lock_lost', `the run no longer stands: it is on record as ${String(status)}`));
   }
+}
+
+/** What a heartbeat hears of its run. */
+interface Heard {
+  readonly stands: boolean;
+  readonly status: Status | null;
+  readonly cancelBy: string | null;
 }

@@ -1,7 +1,9 @@
 import type { QueryResult } from './postgres/driver.ts';
 import { PermanentError } from './job.ts';
+import { call, limitsSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import {
+  CancelRequested,
   ConnectionLost,
   NoLongerStanding,
   PostgresError,
@@ -10,7 +12,7 @@ import {
 } from './postgres/errors.ts';
 import type { Session } from './postgres/session.ts';
 import type { Json, Outcome, RunError, RunRecord } from './run.ts';
-import type { Stop, WorkResult } from './ending.ts';
+import { Stop, type WorkResult } from './ending.ts';
 import { storable, storableText } from './storable.ts';
 
 /**
@@ -30,9 +32,10 @@ export interface RecordOptions {
   readonly session: Session;
   /** A new session, where the run's own is dead or stuck. */
   readonly openSession: () => Promise<Session>;
-  /** For each message to the server, ms. */
-  readonly timeoutMs: number;
-  readonly published: boolean;
+  /** Until the run's time is over, ms: its deferred constraints are checked in it. */
+  readonly workLeftMs: () => number;
+  /** Until the invocation is killed, ms: so long may a COMMIT take, while the lease is vouched for. */
+  readonly timeLeftMs: () => number;
   readonly now: Date | undefined;
 }
 
@@ -41,13 +44,16 @@ export class OutcomeUnknown extends Error {
   override readonly name = 'OutcomeUnknown';
 }
 
-/** The one place that maps a result to an outcome. */
-export function verdictOf(result: WorkResult): Verdict {
+/**
+ * The one place that maps a result to an outcome.
+ * @param sessionLost whether the lock's own session is gone: then an error that says so is no fault of the work's
+ */
+export function verdictOf(result: WorkResult, sessionLost = false): Verdict {
   switch (result.kind) {
     case 'returned':
       return { status: 'succeeded', output: storable(result.value), error: null, final: true };
     case 'threw':
-      return result.error instanceof ConnectionLost
+      return sessionLost && result.error instanceof ConnectionLost
         ? lost(result.error)
         : {
             status: 'failed',
@@ -92,38 +98,64 @@ function isPermanent(error: unknown): boolean {
  */
 export async function recordOutcome(result: WorkResult, options: RecordOptions): Promise<RunRecord> {
   const { session } = options;
-  const verdict = verdictOf(result);
-  if (session.lost.aborted)
-    return recordOutside(verdict.status === 'succeeded' ? lost(session.lost.reason) : verdict, options);
-  if (result.kind === 'stopped' && result.cutOff && session.underWaySince !== null)
-    return recordOutside(verdict, options);
-  return verdict.status === 'succeeded' ? commitWork(verdict, options) : rollBackWork(verdict, options);
+  const lostNow = session.lost.aborted;
+  const verdict = verdictOf(result, lostNow);
+  const cutOff = result.kind === 'stopped' && result.cutOff;
+  const recording = { ...options, hasStopped: !cutOff };
+  if (lostNow)
+    return recordOutside(verdict.status === 'succeeded' ? lost(session.lost.reason) : verdict, recording);
+  if (cutOff && session.underWaySince !== null) return recordOutside(verdict, recording);
+  return verdict.status === 'succeeded' ? commitWork(verdict, recording) : rollBackWork(verdict, recording);
 }
 
-/** Deferred constraints are checked while the savepoint still stands, so that their failure leaves the lock held. */
-async function commitWork(verdict: Verdict, options: RecordOptions): Promise<RunRecord> {
-  const { session, timeoutMs } = options;
+interface Recording extends RecordOptions {
+  /** Whether the work has come to its end: one that was cut off may still be going on, and its lock's next run waits. */
+  readonly hasStopped: boolean;
+}
+
+/** What is kept of the invocation's time for a look at a record whose COMMIT was not answered, ms. */
+const lookMs = 1_000;
+/** The longest that a record outside the run's own transaction may take, ms. */
+const outsideMs = 5_000;
+
+/**
+ * Deferred constraints are checked while the savepoint still stands, so that their failure leaves the lock held, in the
+ * work's own time, and as whoever the job has become. What follows is done as ourselves, under limits of our own; none for
+ * COMMIT, since giving up the wait for a synchronous standby would make it less durable than it says.
+ */
+async function commitWork(verdict: Verdict, options: Recording): Promise<RunRecord> {
+  const { session, timeLeftMs, workLeftMs } = options;
   const sql = [
+    `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(workLeftMs()))}`,
     'SET CONSTRAINTS ALL IMMEDIATE',
     'RELEASE SAVEPOINT work',
-    finishSql(verdict, options),
+    ...finishSql(verdict, options),
+    'SET LOCAL statement_timeout = 0',
     'COMMIT',
   ].join('; ');
   try {
-    return committed(await session.send(sql, timeoutMs));
+    return committed(await session.send(sql, Math.max(lookMs, timeLeftMs() - lookMs)));
   } catch (error) {
     if (error instanceof ConnectionLost) return recordOutside(lost(error), options);
     if (error instanceof NoLongerStanding || isSecondSuccess(error))
       return recordOutside(lost(error), options);
-    return rollBackWork(failed(explained(error)), options);
+    return rollBackWork(instead(error, workLeftMs()), options);
   }
 }
 
+/** What becomes of work that returned, and whose commit was then refused. */
+function instead(error: unknown, workLeftMs: number): Verdict {
+  if (error instanceof CancelRequested) return stopped(new Stop('cancelled', error.message), false);
+  if (error instanceof StatementCancelled && workLeftMs <= 0)
+    return stopped(new Stop('deadline', "the run's time was over before its commit"), false);
+  return failed(explained(error));
+}
+
 /** The work's writes go, the lock stays until the record is committed. */
-async function rollBackWork(verdict: Verdict, options: RecordOptions): Promise<RunRecord> {
-  const sql = ['ROLLBACK TO SAVEPOINT work', finishSql(verdict, options), 'COMMIT'].join('; ');
+async function rollBackWork(verdict: Verdict, options: Recording): Promise<RunRecord> {
+  const sql = ['ROLLBACK TO SAVEPOINT work', ...finishSql(verdict, options), 'COMMIT'].join('; ');
   try {
-    return committed(await options.session.send(sql, options.timeoutMs));
+    return committed(await options.session.send(sql, Math.max(lookMs, options.timeLeftMs() - lookMs)));
   } catch (error) {
     // The savepoint may be gone (the record itself was refused), or the whole transaction, or the connection.
     const verdictNow = error instanceof NoLongerStanding ? lost(error) : verdict;
@@ -142,12 +174,12 @@ function committed(results: readonly QueryResult[]): RunRecord {
  * On the run's own session after a plain rollback, or on a new one. What stands already stays: a success whose
  * acknowledgement was lost is answered as the success that it is.
  */
-async function recordOutside(verdict: Verdict, options: RecordOptions): Promise<RunRecord> {
+async function recordOutside(verdict: Verdict, options: Recording): Promise<RunRecord> {
   const { session, openSession } = options;
   try {
     if (isFree(session)) return await settle(session, verdict, options);
   } catch (error) {
-    if (!session.lost.aborted) return recordMinimal(error, options);
+    if (!session.lost.aborted) return recordMinimal(error, verdict, options);
   }
   session.destroy(new ConnectionLost('given up: it was busy with what the work had left behind'));
   const fresh = await openSession().catch((cause: unknown) => {
@@ -159,44 +191,45 @@ async function recordOutside(verdict: Verdict, options: RecordOptions): Promise<
   try {
     return await settle(fresh, verdict, options);
   } catch (error) {
-    return await recordMinimal(error, { ...options, session: fresh });
+    return await recordMinimal(error, verdict, { ...options, session: fresh });
   } finally {
     await fresh.close();
   }
 }
 
-/** Where even the cleaned form is refused: the bare outcome. */
-async function recordMinimal(refused: unknown, options: RecordOptions): Promise<RunRecord> {
+/** Where even the cleaned form is refused: the bare outcome, which stays what it is. */
+async function recordMinimal(refused: unknown, verdict: Verdict, options: Recording): Promise<RunRecord> {
   const name = refused instanceof Error ? refused.name : 'Error';
   const bare = { name, message: 'the outcome could not be stored as it was' };
   try {
-    return await settle(
-      options.session,
-      { status: 'failed', output: null, error: bare, final: false },
-      options,
-    );
+    return await settle(options.session, { ...verdict, output: null, error: bare }, options);
   } catch (cause) {
     throw new OutcomeUnknown(`the outcome of run ${options.run.id} could not be recorded`, { cause });
   }
 }
 
-async function settle(session: Session, verdict: Verdict, options: RecordOptions): Promise<RunRecord> {
+async function settle(session: Session, verdict: Verdict, options: Recording): Promise<RunRecord> {
   const literal = session.literal(JSON.stringify(outcomeJson(verdict, options)));
-  const sql = `ROLLBACK; SELECT cronce.settle(${literal}::jsonb) AS settled`;
-  const results = await session.send(sql, options.timeoutMs);
+  const limitMs = Math.max(lookMs / 2, Math.min(outsideMs, options.timeLeftMs()));
+  const results = await session.send(
+    `ROLLBACK; ${call(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
+    limitMs,
+  );
   return toRecord(answerOf<RunRecord>(results, 'settled'));
 }
 
-function finishSql(verdict: Verdict, options: RecordOptions): string {
+/** As ourselves: the job may have become another role, and set limits of its own. */
+function finishSql(verdict: Verdict, options: Recording): string[] {
   const literal = options.session.literal(JSON.stringify(outcomeJson(verdict, options)));
-  return `SELECT cronce.finish(${literal}::jsonb) AS finished`;
+  const limits = { statementMs: outsideMs, lockMs: outsideMs * 0.8, idleMs: options.run.leaseMs ?? 0 };
+  return ['SET LOCAL ROLE NONE', limitsSql(limits), `SELECT cronce.finish(${literal}::jsonb) AS finished`];
 }
 
-function outcomeJson(verdict: Verdict, options: RecordOptions): object {
+function outcomeJson(verdict: Verdict, options: Recording): object {
   return {
     id: options.run.id,
     ...verdict,
-    published: options.published,
+    own: options.hasStopped,
     now: options.now?.toISOString() ?? null,
   };
 }

@@ -1,6 +1,7 @@
+import { begin, call, limitsSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
-import type { Logger, RunRecord } from './run.ts';
+import { unnamedDeployment, type Logger, type RunRecord } from './run.ts';
 
 /**
  * This step's secret: how an outcome reaches those who want to know. The run record is the outbox: what could not be
@@ -16,14 +17,22 @@ export interface Sink {
 }
 
 export interface PublishOptions {
+  /** Besides the log, which is always one. */
   readonly sinks: readonly Sink[];
   readonly logger: Logger;
   /** For all sinks of one relay together, ms: so long a dead bus may delay a run, and no longer. */
   readonly timeoutMs: number;
+  /** Whose outcomes: service and stage. */
+  readonly deployment?: string;
 }
+
+/** The log is a sink like any other: an outcome is told when its line is written, and not when its row is. */
+const logName = 'log';
 
 /** EventBridge takes ten entries a call. */
 const batch = 10;
+/** The log takes any number. */
+const logBatch = 200;
 
 /** The one structured log line of an outcome: everything but what the job was given and what it answered. */
 export function logOutcome(run: RunRecord, logger: Logger): void {
@@ -45,13 +54,35 @@ export function logOutcome(run: RunRecord, logger: Logger): void {
 }
 
 /**
- * Publishes `own` and, with it, what others had to leave behind; answers how many records were sent. Never throws:
- * a sink that fails fails no run.
+ * Tells what this invocation has recorded (its own run, the dead predecessors it settled), and with it what others had to
+ * leave behind. Never throws: a sink that fails fails no run. With the log alone it costs no round trip: the stamp goes out
+ * with the goodbye, and should it get lost, the sweep tells once more.
  */
-export async function relay(session: Session, own: string | null, options: PublishOptions): Promise<number> {
-  if (options.sinks.length === 0) return 0;
+export async function publish(
+  session: Session,
+  runs: readonly RunRecord[],
+  options: PublishOptions,
+): Promise<void> {
+  const { deployment: ours = unnamedDeployment } = options;
+  const own = runs.filter(({ deployment }) => deployment === ours); // another's dead run is told by its own sweep
+  for (const run of own) logOutcome(run, options.logger);
+  const ids = own.map(({ id }) => id);
+  if (options.sinks.length > 0) await relay(session, ids, options);
+  else if (!session.lost.aborted)
+    await session.farewell(`ROLLBACK; ${call(`cronce.mark_told('{${ids.join(',')}}')`, 'told')}`);
+}
+
+/**
+ * Publishes what is due, `told` first, of which the log has its lines already; answers how many records are done with.
+ * Never throws.
+ */
+export async function relay(
+  session: Session,
+  told: readonly string[],
+  options: PublishOptions,
+): Promise<number> {
   try {
-    return await relayBatch(session, own, options);
+    return await relayBatch(session, told, options);
   } catch (error) {
     options.logger.warn('outcomes could not be published; a later invocation will', { error: String(error) });
     return 0;
@@ -63,35 +94,46 @@ interface Due {
   readonly sentTo: readonly string[];
 }
 
-async function relayBatch(session: Session, own: string | null, options: PublishOptions): Promise<number> {
-  const due = await takeDue(session, own, options.timeoutMs);
-  const sent = await deliver(due, options);
+async function relayBatch(
+  session: Session,
+  told: readonly string[],
+  options: PublishOptions,
+): Promise<number> {
+  const due = await takeDue(session, told, options);
+  const sent = await deliver(due, told, options);
   await session.send(
     `SELECT cronce.mark_published(${session.literal(JSON.stringify(sent))}::jsonb); COMMIT`,
-    options.timeoutMs,
+    Math.max(options.timeoutMs, markMs),
   );
   return sent.filter(({ done }) => done).length;
 }
 
-async function takeDue(session: Session, own: string | null, timeoutMs: number): Promise<Due[]> {
-  const id = own === null ? 'NULL' : session.literal(own);
-  const results = await session.send(
-    `BEGIN ISOLATION LEVEL READ COMMITTED; ` +
-      `SELECT set_config('idle_in_transaction_session_timeout', '${timeoutMs * 2 + 5_000}', true); ` +
-      `SELECT cronce.take_unpublished(${id}, ${batch}) AS due`,
-    timeoutMs,
-  );
+/** The least that a batch's stamps may take, ms: what was sent and is not stamped is sent again. */
+const markMs = 2_000;
+
+async function takeDue(session: Session, told: readonly string[], options: PublishOptions): Promise<Due[]> {
+  const { timeoutMs, deployment = unnamedDeployment, sinks } = options;
+  const limits = { statementMs: timeoutMs, lockMs: timeoutMs * 0.8, idleMs: timeoutMs * 2 + 5_000 };
+  const sql = [
+    'ROLLBACK',
+    begin,
+    limitsSql(limits),
+    `SELECT cronce.take_unpublished('{${told.join(',')}}', ${sinks.length > 0 ? batch : logBatch}, ${session.literal(deployment)}) AS due`,
+  ].join('; ');
+  const results = await session.send(sql, timeoutMs);
   return answerOf<Due[]>(results, 'due').map(({ run, sentTo }) => ({ run: toRecord(run), sentTo }));
 }
 
-async function deliver(due: readonly Due[], options: PublishOptions) {
+async function deliver(due: readonly Due[], told: readonly string[], options: PublishOptions) {
   const signal = AbortSignal.timeout(options.timeoutMs);
+  for (const { run, sentTo } of due)
+    if (!sentTo.includes(logName) && !told.includes(run.id)) logOutcome(run, options.logger);
   const arrived = await Promise.all(
     options.sinks.map(async (sink) => arrivedAt(sink, due, signal, options.logger)),
   );
   return due.map(({ run, sentTo }) => {
     const now = options.sinks.filter((_, index) => arrived[index]?.has(run.id)).map(({ name }) => name);
-    const all = new Set([...sentTo, ...now]);
+    const all = new Set([...sentTo, logName, ...now]);
     return { id: run.id, sentTo: [...all], done: options.sinks.every(({ name }) => all.has(name)) };
   });
 }

@@ -3,6 +3,9 @@
  * published and shown. No I/O, no imports.
  */
 
+/** The deployment of whoever names none; its jobs' own locks are named as the jobs are. */
+export const unnamedDeployment = 'default';
+
 /** What can become of a delivery. The schema's CHECK `run_status_known` holds the same set. */
 export const outcomes = [
   'succeeded',
@@ -41,6 +44,8 @@ export interface RunError {
 /** One delivery and its outcome, as stored in `cronce.run` and sent to every sink. Times are ISO 8601, UTC. */
 export interface RunRecord {
   readonly id: string;
+  /** Service and stage: whose job it is, where several share a database. */
+  readonly deployment: string;
   readonly job: string;
   /** `2026-11-29T12:00:00Z` for an occurrence of a schedule, `manual:<key>` for a run started by hand. */
   readonly slot: string;
@@ -55,6 +60,8 @@ export interface RunRecord {
   readonly skipReason: SkipReason | null;
   /** The run that stood in the way of a skipped one. Null where a foreign client holds the lock. */
   readonly blockedBy: string | null;
+  /** Whose run that is. */
+  readonly blockedByDeployment: string | null;
   readonly lockName: string;
   /** Decimal text: a JS number would lose digits above 2^53. */
   readonly lockKey: string | null;
@@ -62,9 +69,16 @@ export interface RunRecord {
   /** The how-manyth started run of its slot; null for a run that never started. */
   readonly attempt: number | null;
   readonly maxAttempts: number | null;
-  /** No further attempt follows. Null while running and for skips. */
+  /**
+   * No further attempt follows. Null while running and for skips, but false for one that was given up for want of time
+   * (a lock delay, a claim that could not get through): the sweep delivers it again.
+   */
   readonly final: boolean | null;
   readonly leaseMs: number | null;
+  /** How long the next run of this lock waits before its work, where this one did not end by itself. */
+  readonly lockDelayMs: number | null;
+  /** How long this run waited before its work, for one that had not ended by itself. */
+  readonly delayedMs: number | null;
   readonly params: Json;
   readonly output: Json;
   readonly error: RunError | null;

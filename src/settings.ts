@@ -1,9 +1,12 @@
 import * as v from 'valibot';
+import { unnamedDeployment } from './run.ts';
 import type { DriverName, Target } from './postgres/driver.ts';
 
 /** What a deployment is told by its environment: read here and nowhere else, checked once. */
 export interface Settings {
   readonly target: Target;
+  /** Service and stage. What is recorded of jobs belongs to it, where several share a database. */
+  readonly deployment: string;
   readonly leaseMs: number;
   readonly logLevel: 'DEBUG' | 'INFO' | 'WARN' | 'ERROR';
   /** The job that this function was deployed for. */
@@ -56,6 +59,15 @@ const shape = v.strictObject({
       'a postgres:// URL (is a character in the password not percent-encoded?)',
     ),
   ),
+  CRONCE_DEPLOYMENT: v.optional(
+    v.pipe(
+      v.string(),
+      v.regex(
+        /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
+        'letters, digits, dots, hyphens and underscores, 100 at most',
+      ),
+    ),
+  ),
   CRONCE_DRIVER: v.optional(v.picklist(['pg', 'neon'], 'pg or neon')),
   CRONCE_NEON_RELAY: v.optional(v.string()),
   CRONCE_CONNECT_TIMEOUT_MS: v.optional(wholeNumber(100, 60_000)),
@@ -86,6 +98,7 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
   const env = parsed.output;
   return {
     target: targetOf(env),
+    deployment: env.CRONCE_DEPLOYMENT ?? unnamedDeployment,
     leaseMs: env.CRONCE_LEASE_MS ?? 15_000,
     logLevel: env.CRONCE_LOG_LEVEL ?? 'INFO',
     ownJob: env.CRONCE_JOB ?? null,

@@ -1,11 +1,13 @@
 import { v7 as uuidV7 } from 'uuid';
 import { defineJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
-import { enterTimeLimitMs, lockOf } from './lock.ts';
+import { enterTimeLimitMs } from './lock.ts';
 import { matches, occurrencesBetween } from './occurrences.ts';
-import { toRecord } from './postgres/record.ts';
+import { call } from './postgres/call.ts';
+import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { logOutcome, relay, type PublishOptions } from './publish.ts';
-import type { RunRecord } from './run.ts';
+import { unnamedDeployment, type RunRecord } from './run.ts';
+import { parseSchedule } from './schedule.ts';
 import { slotName, type RunRequest } from './trigger.ts';
 
 /**
@@ -41,8 +43,14 @@ export interface Swept {
 
 export const sweepName = 'sweep';
 
-/** So many rows a statement: a day's outage of a job that is due each minute takes two or three passes. */
+/** So many rows a statement. */
 const batch = 500;
+
+/** So many due times of a schedule a pass: three days of one that is due each minute. */
+const dueAtMost = 5_000;
+
+/** The longest that one look may take, ms. */
+const lookMs = 30_000;
 
 /** How much of what is in order each pass may look at again, rather than write down that it was. */
 const recheckedMs = 6 * 3_600_000;
@@ -54,6 +62,7 @@ export function sweepJob(options: SweepOptions): Job {
     schedule: 'rate(5 minutes)',
     timeoutMs: 240_000,
     retries: 0,
+    lockDelayMs: 0, // what it writes is fenced, what it delivers twice its slot forgives
     async work(context) {
       const sweep = new Sweep(options, context);
       return sweep.all();
@@ -67,6 +76,17 @@ interface Known {
   readonly timeZone: string;
   readonly knownSince: string;
   readonly accountedUntil: string;
+  /** When a sweep last saw it deployed. */
+  readonly deployedAt: string;
+  /** It is deployed no more: its slots until then are still accounted for, and then it is forgotten. */
+  readonly gone: boolean;
+}
+
+interface DueSlots {
+  readonly due: Date[];
+  readonly until: Date;
+  /** Not cut short: no later one is due. */
+  readonly whole: boolean;
 }
 
 class Sweep {
@@ -83,10 +103,15 @@ class Sweep {
     pruned: 0,
   };
   readonly #failures: unknown[] = [];
+  /** Records of this pass, of which the log has its lines. */
+  readonly #told: string[] = [];
+  readonly #deployment: string;
+  #reader: Session | null = null;
 
   constructor(options: SweepOptions, context: WorkContext) {
     this.#options = options;
     this.#context = context;
+    this.#deployment = options.deployment ?? unnamedDeployment;
     this.#now = options.clock?.() ?? new Date();
   }
 
@@ -95,8 +120,9 @@ class Sweep {
     await this.#attempt(() => this.#settle());
     await this.#attempt(() => this.#accountAll());
     await this.#attempt(() => this.#deliverAbandoned());
-    await this.#attempt(() => this.#prune());
     await this.#attempt(() => this.#relay());
+    await this.#attempt(() => this.#prune());
+    await this.#reader?.close();
     if (this.#failures.length > 0)
       throw new AggregateError(this.#failures, `the sweep could not do all: ${JSON.stringify(this.#done)}`);
     return this.#done;
@@ -117,7 +143,7 @@ class Sweep {
       gapMs,
       batch,
       this.#at,
-      this.#logOnly,
+      this.#deployment,
     ]);
     this.#done.settled = settled.length;
   }
@@ -128,9 +154,10 @@ class Sweep {
       expression: schedule.expression,
       timeZone,
     }));
-    const known = await this.#write<Known[]>('SELECT cronce.know_schedules($1, $2) AS answer', [
+    const known = await this.#write<Known[]>('SELECT cronce.know_schedules($1, $2, $3) AS answer', [
       JSON.stringify(given),
       this.#now.toISOString(),
+      this.#deployment,
     ]);
     for (const one of known) await this.#attempt(() => this.#account(one));
   }
@@ -147,125 +174,156 @@ class Sweep {
    * other way round it would be forgotten.
    */
   async #account(known: Known): Promise<void> {
+    const schedule = this.#scheduleOf(known);
+    const job = this.#options.registry.get(known.job);
+    const phase = schedule.schedule.kind === 'rate' ? await this.#phaseOf(known, job) : null;
+    const { due, until, whole } = this.#dueSlots(known, schedule, phase);
+    const missed = due.length > 0 ? await this.#undelivered(known.job, job, schedule, due) : [];
+    // A rate that was never delivered has no phase to name a slot by: a late first event would run it once more.
+    const certain = schedule.schedule.kind === 'cron' || phase !== null;
+    for (const at of job && certain ? await this.#toCatchUp(job, missed, whole) : [])
+      await this.#deliver(known.job, slotName(at), null, 'caughtUp');
+    const unchecked = until.getTime() - new Date(known.accountedUntil).getTime();
+    if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, missed, until);
+    if (known.gone && whole && this.#isAccounted(known)) await this.#forget(known);
+  }
+
+  /** As it is deployed; one that is deployed no more by what is known of it. */
+  #scheduleOf(known: Known): JobSchedule {
     const found = this.#deployed().find(
       ({ job, schedule }) =>
         job.name === known.job &&
         schedule.schedule.expression === known.expression &&
         schedule.timeZone === known.timeZone,
     );
-    if (!found) return;
-    const { job, schedule } = found;
-    const phase = schedule.schedule.kind === 'rate' ? await this.#phaseOf(known, job) : null;
-    const { due, until } = this.#dueSlots(known, schedule, phase);
-    const missed = due.length > 0 ? await this.#undelivered(job, schedule, due) : [];
-    // A rate that was never delivered has no phase to name a slot by: a late first event would run it once more.
-    const certain = schedule.schedule.kind === 'cron' || phase !== null;
-    for (const at of certain ? await this.#toCatchUp(job, missed) : [])
-      await this.#deliver(job, slotName(at), null, 'caughtUp');
-    const unchecked = until.getTime() - new Date(known.accountedUntil).getTime();
-    if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, job, missed, until);
+    if (found) return found.schedule;
+    const schedule = parseSchedule(known.expression);
+    const { timeZone } = known;
+    return { schedule, timeZone, via: 'rule', flexibleMinutes: null, start: null, end: null, enabled: true };
+  }
+
+  /** Nothing that was due while it was deployed can still come in time. */
+  #isAccounted({ deployedAt }: Known): boolean {
+    return this.#now.getTime() - this.#graceMs(0) >= new Date(deployedAt).getTime();
+  }
+
+  #graceMs(flexibleMinutes: number): number {
+    return (this.#options.missedAfterMs ?? 300_000) + flexibleMinutes * 60_000;
+  }
+
+  async #forget({ job, expression, timeZone }: Known): Promise<void> {
+    await this.#write('SELECT cronce.forget_schedule($1, $2, $3, $4) AS answer', [
+      job,
+      expression,
+      timeZone,
+      this.#deployment,
+    ]);
   }
 
   /** The due times that are not accounted for yet and old enough; of a long outage the oldest, the rest next time. */
-  #dueSlots(known: Known, schedule: JobSchedule, phase: Date | null): { due: Date[]; until: Date } {
-    const graceMs = (this.#options.missedAfterMs ?? 300_000) + (schedule.flexibleMinutes ?? 0) * 60_000;
+  #dueSlots(known: Known, schedule: JobSchedule, phase: Date | null): DueSlots {
+    const graceMs = this.#graceMs(schedule.flexibleMinutes ?? 0);
     const after = laterOf(laterOf(new Date(known.accountedUntil), schedule.start), owesFrom(known, schedule));
-    const until = earlierOf(new Date(this.#now.getTime() - graceMs), schedule.end);
-    if (until <= after) return { due: [], until: after };
+    const latest = earlierOf(new Date(this.#now.getTime() - graceMs), schedule.end);
+    const until = known.gone ? earlierOf(latest, new Date(known.deployedAt)) : latest;
+    if (until <= after) return { due: [], until: after, whole: true };
     const anchor = phase ?? new Date(known.knownSince);
     const due: Date[] = [];
     for (const at of occurrencesBetween(schedule.schedule, after, until, schedule.timeZone, anchor)) {
       due.push(at);
-      if (due.length === batch) return { due, until: at };
+      if (due.length === dueAtMost) return { due, until: at, whole: false };
     }
-    return { due, until };
+    return { due, until, whole: true };
   }
 
   /** A rate's phase is set when its rule is made. Its last delivery shows it; one of before belongs to another rule. */
-  async #phaseOf({ job: name, knownSince }: Known, job: Job): Promise<Date | null> {
+  async #phaseOf({ job: name, knownSince }: Known, job: Job | undefined): Promise<Date | null> {
     const times = await this.#look<string[]>(
-      `SELECT coalesce(jsonb_agg(t.at), '[]') AS answer FROM (
+      (ours, of, since, now) => `SELECT coalesce(jsonb_agg(t.at), '[]') FROM (
          SELECT DISTINCT scheduled_for AS at FROM cronce.run
-         WHERE job = $1 AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed AND scheduled_for BETWEEN $2 AND $3
+         WHERE deployment = ${ours} AND job = ${of} AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed
+           AND scheduled_for BETWEEN ${since} AND ${now}
          ORDER BY 1 DESC LIMIT 100) t`,
-      [name, knownSince, this.#now.toISOString()],
+      [this.#deployment, name, knownSince, this.#now.toISOString()],
     );
     const ofRate = times.map((time) => new Date(time)).filter((at) => !isOfCron(job, at));
     return ofRate.sort((one, other) => other.getTime() - one.getTime())[0] ?? null;
   }
 
   /** A rate's phase is known to the second only: any delivery within half its interval counts, but not a cron's. */
-  async #undelivered(job: Job, { schedule }: JobSchedule, due: readonly Date[]): Promise<Date[]> {
+  async #undelivered(
+    name: string,
+    job: Job | undefined,
+    { schedule }: JobSchedule,
+    due: readonly Date[],
+  ): Promise<Date[]> {
     const toleranceMs = schedule.kind === 'rate' ? Math.floor(schedule.everyMs / 2) : 0;
     const [first, last] = [due[0]?.getTime() ?? 0, due.at(-1)?.getTime() ?? 0];
-    const times = await this.#look<string[]>('SELECT to_jsonb(cronce.delivered($1, $2, $3)) AS answer', [
-      job.name,
-      new Date(first - toleranceMs).toISOString(),
-      new Date(last + toleranceMs).toISOString(),
-    ]);
-    const delivered = times
-      .map((time) => new Date(time))
-      .filter((at) => toleranceMs === 0 || !isOfCron(job, at));
-    return due.filter(
-      (at) => !delivered.some((one) => Math.abs(one.getTime() - at.getTime()) <= toleranceMs),
+    const times = await this.#look<string[]>(
+      (of, since, until, ours) => `SELECT to_jsonb(cronce.delivered(${of}, ${since}, ${until}, ${ours}))`,
+      [
+        name,
+        new Date(first - toleranceMs).toISOString(),
+        new Date(last + toleranceMs).toISOString(),
+        this.#deployment,
+      ],
     );
+    const delivered = times.map((time) => Date.parse(time));
+    if (toleranceMs === 0) {
+      const exactly = new Set(delivered);
+      return due.filter((at) => !exactly.has(at.getTime()));
+    }
+    const ofRate = delivered.filter((at) => !isOfCron(job, new Date(at)));
+    return due.filter((at) => !ofRate.some((one) => Math.abs(one - at.getTime()) <= toleranceMs));
   }
 
-  /** Of missed slots those that shall run late: none of a time when the job was paused, or is, or that would be too late. */
-  async #toCatchUp(job: Job, missed: readonly Date[]): Promise<readonly Date[]> {
-    if (job.catchUp === 'skip' || missed.length === 0) return [];
+  /**
+   * Of missed slots those that shall run late: none of a time when the job was paused, or is, or that would be too late.
+   * The latest is known only once nothing later is due.
+   */
+  async #toCatchUp(job: Job, missed: readonly Date[], whole: boolean): Promise<readonly Date[]> {
+    if (job.catchUp === 'skip' || missed.length === 0 || (job.catchUp === 'one' && !whole)) return [];
     const wanted = await this.#look<string[] | null>(
-      `SELECT jsonb_agg(d ORDER BY d) AS answer FROM unnest($2::timestamptz[]) d
-       WHERE NOT EXISTS (SELECT FROM cronce.pause z WHERE z.job = $1
+      (ours, name, times) => `SELECT jsonb_agg(d ORDER BY d) FROM unnest(${times}::timestamptz[]) d
+       WHERE NOT EXISTS (SELECT FROM cronce.pause z WHERE z.deployment = ${ours} AND z.job = ${name}
                          AND (z.resumed_at IS NULL OR (d >= z.paused_at AND d < z.resumed_at)))`,
-      [job.name, missed.map((at) => at.toISOString())],
+      [this.#deployment, job.name, `{${missed.map((at) => at.toISOString()).join(',')}}`],
     );
     const earliest = job.startDeadlineMs === null ? -Infinity : this.#now.getTime() - job.startDeadlineMs;
     const slots = (wanted ?? []).map((time) => new Date(time)).filter((at) => at.getTime() >= earliest);
     return job.catchUp === 'one' ? slots.slice(-1) : slots.slice(0, job.catchUpLimit);
   }
 
-  async #record(known: Known, job: Job, missed: readonly Date[], until: Date): Promise<void> {
+  async #record(known: Known, missed: readonly Date[], until: Date): Promise<void> {
     const slots = missed.map((at) => ({ id: uuidV7(), slot: slotName(at), scheduledFor: at.toISOString() }));
-    const lockName = lockOf(job, slots[0]?.slot ?? '', null).name;
-    const { job: name, expression, timeZone } = known;
-    const account = {
-      job: name,
-      expression,
-      timeZone,
-      lockName,
-      until,
-      now: this.#at,
-      published: this.#logOnly,
-      slots,
-    };
-    const records = await this.#records('SELECT cronce.account($1) AS answer', [JSON.stringify(account)]);
+    const { job, expression, timeZone } = known;
+    const of = { deployment: this.#deployment, job, expression, timeZone, lockName: job };
+    const records = await this.#records('SELECT cronce.account($1) AS answer', [
+      JSON.stringify({ ...of, until, now: this.#at, slots }),
+    ]);
     this.#done.missed += records.filter(({ status }) => status === 'missed').length;
     this.#done.paused += records.filter(({ status }) => status === 'skipped').length;
   }
 
   async #deliverAbandoned(): Promise<void> {
-    const { patienceMs = 600_000 } = this.#options;
-    const abandoned = await this.#look<RunRecord[]>('SELECT cronce.abandoned($1, $2, $3, $4) AS answer', [
-      patienceMs,
-      batch,
-      this.#at,
-      this.#retainedSince,
-    ]);
-    for (const run of abandoned) {
-      const job = this.#options.registry.get(run.job);
-      if (job) await this.#attempt(() => this.#deliver(job, run.slot, run.params, 'redelivered'));
-    }
+    const { patienceMs = 600_000, registry } = this.#options;
+    const abandoned = await this.#look<RunRecord[]>(
+      (at, since, ours, jobs) =>
+        `SELECT cronce.abandoned(${patienceMs}, ${batch}, ${at}, ${since}, ${ours}, ${jobs}::text[])`,
+      [this.#at, this.#retainedSince, this.#deployment, `{${[...registry.keys()].join(',')}}`],
+    );
+    for (const run of abandoned)
+      await this.#attempt(() => this.#deliver(run.job, run.slot, run.params, 'redelivered'));
   }
 
   async #deliver(
-    job: Job,
+    job: string,
     slot: string,
     params: RunRecord['params'],
     counter: 'caughtUp' | 'redelivered',
   ): Promise<void> {
     this.#context.check();
-    await this.#options.deliver({ cronce: { job: job.name, trigger: 'sweep', slot, params } });
+    await this.#options.deliver({ cronce: { job, trigger: 'sweep', slot, params } });
     this.#done[counter] += 1;
   }
 
@@ -273,18 +331,21 @@ class Sweep {
     const before = this.#retainedSince;
     let gone = batch;
     while (gone === batch && !this.#context.signal.aborted) {
-      gone = await this.#write<number>('SELECT cronce.prune($1, $2) AS answer', [before, batch]);
+      gone = await this.#write<number>('SELECT cronce.prune($1, $2, $3) AS answer', [
+        before,
+        batch,
+        this.#deployment,
+      ]);
       this.#done.pruned += gone;
     }
   }
 
   async #relay(): Promise<void> {
-    if (this.#logOnly) return;
     const session = await this.#options.openSession();
     try {
       let sent = 1;
       while (sent > 0 && !this.#context.signal.aborted) {
-        sent = await relay(session, null, this.#options);
+        sent = await relay(session, this.#told, this.#options);
         this.#done.published += sent;
       }
     } finally {
@@ -296,13 +357,17 @@ class Sweep {
   async #records(sql: string, values: readonly unknown[]): Promise<RunRecord[]> {
     const records = (await this.#write<RunRecord[]>(sql, values)).map(toRecord);
     for (const run of records) logOutcome(run, this.#options.logger);
+    this.#told.push(...records.map(({ id }) => id));
     return records;
   }
 
-  /** Looks, in the lock's own transaction, which stays free of writes until the end. */
-  async #look<T>(sql: string, values: readonly unknown[]): Promise<T> {
-    const { rows } = await this.#context.tx.query<{ answer: T }>(sql, values);
-    return rows[0]?.answer as T;
+  /** Looks, on a session beside the lock's own: there it would keep our tables from a migration until the sweep's end. */
+  async #look<T>(query: (...literals: string[]) => string, values: readonly (string | null)[]): Promise<T> {
+    if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
+    const reader = this.#reader;
+    const sql = query(...values.map((value) => (value === null ? 'NULL' : reader.literal(value))));
+    const results = await reader.send(call(`(${sql})`, 'answer', lookMs), lookMs + 1_000);
+    return answerOf<T>(results, 'answer');
   }
 
   /** Writes, in a transaction of its own, as long as no other sweep has the lock. */
@@ -321,10 +386,6 @@ class Sweep {
   get #at(): string | null {
     return this.#options.clock ? this.#now.toISOString() : null;
   }
-
-  get #logOnly(): boolean {
-    return this.#options.sinks.length === 0;
-  }
 }
 
 /**
@@ -336,8 +397,8 @@ function owesFrom({ knownSince }: Known, { schedule }: JobSchedule): Date {
   return new Date(new Date(knownSince).getTime() + earliest);
 }
 
-function isOfCron(job: Job, at: Date): boolean {
-  return job.schedules.some(
+function isOfCron(job: Job | undefined, at: Date): boolean {
+  return (job?.schedules ?? []).some(
     ({ schedule, timeZone }) => schedule.kind === 'cron' && matches(schedule, at, timeZone),
   );
 }

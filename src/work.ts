@@ -1,9 +1,10 @@
-import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import type { Transaction, WorkContext } from './job.ts';
-import { answerOf } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import type { Logger, RunRecord } from './run.ts';
 import { Stop, type WorkResult } from './ending.ts';
+import { inFence } from './fenced.ts';
+import { owningStrays } from './strays.ts';
+import { WorkIsOver, WorkTransaction } from './transaction.ts';
 
 /**
  * This step's secret: what a job's function may touch, until when, and how it is cut off.
@@ -13,13 +14,15 @@ export interface WorkOptions {
   readonly run: RunRecord;
   readonly work: (context: WorkContext) => Promise<unknown>;
   readonly session: Session;
+  /** The backend of `session`. */
+  readonly pid: number;
   /** Aborts, and throws, once the lock can no longer be vouched for. */
   readonly lock: { readonly signal: AbortSignal; check(): void };
   /** Time left for the work, ms. */
   readonly timeMs: number;
   /** How long work that was told to stop may take to end by itself, ms. */
   readonly graceMs: number;
-  /** After a server restart: how long to wait before the work begins, ms. */
+  /** Lock delay: how long to wait before the work begins, ms. `timeMs` begins after it. */
   readonly restMs: number;
   readonly logger: Logger;
   readonly openSession: () => Promise<Session>;
@@ -29,15 +32,18 @@ export interface WorkOptions {
 export async function performWork(options: WorkOptions): Promise<WorkResult> {
   const { lock, timeMs, run } = options;
   const deadline = new AbortController();
-  const timer = setTimeout(() => {
-    deadline.abort(new Stop('deadline', `the run's time of ${Math.round(timeMs)} ms is over`));
-  }, timeMs);
   const signal = AbortSignal.any([lock.signal, deadline.signal]);
   const ended = new AbortController();
   const tx = new WorkTransaction(options.session, () => refusal(signal, ended.signal));
+  // A delayed run has the lock and beats, but its time begins with its work.
+  if (options.restMs > 0) await waitFor(options.restMs, lock.signal);
+  const endsAt = performance.now() + timeMs;
+  const timer = setTimeout(() => {
+    deadline.abort(new Stop('deadline', `the run's time of ${Math.round(timeMs)} ms is over`));
+  }, timeMs);
   try {
-    await rest(options.restMs, signal);
-    const working = start(options.work, contextOf(run, options, { tx, signal, ended: ended.signal }));
+    const reach = { tx, signal, ended: ended.signal, timeLeftMs: () => endsAt - performance.now() };
+    const working = start(options, tx, contextOf(run, options, reach));
     return await orCutOff(working, signal, options.graceMs);
   } finally {
     clearTimeout(timer);
@@ -45,17 +51,34 @@ export async function performWork(options: WorkOptions): Promise<WorkResult> {
   }
 }
 
-async function rest(restMs: number, signal: AbortSignal): Promise<void> {
-  if (restMs > 0 && !signal.aborted) await waitFor(restMs, signal);
-}
-
-async function start(work: WorkOptions['work'], context: WorkContext): Promise<WorkResult> {
+async function start(options: WorkOptions, tx: WorkTransaction, context: WorkContext): Promise<WorkResult> {
   try {
     context.signal.throwIfAborted();
-    return { kind: 'returned', value: await work(context) };
+    const { run, logger } = options;
+    const told = { logger, about: { runId: run.id, job: run.job } };
+    const value = await owningStrays(told, async () => settled(tx, async () => options.work(context)));
+    await leaveNothing(options, tx, true);
+    return { kind: 'returned', value };
   } catch (error) {
+    await leaveNothing(options, tx, false).catch(() => undefined); // the work's own error is the one to tell
     return { kind: 'threw', error };
   }
+}
+
+async function settled<T>(tx: WorkTransaction, body: (tx: Transaction) => Promise<T>): Promise<T> {
+  const value = await body(tx);
+  await tx.settle();
+  return value;
+}
+
+async function leaveNothing({ run, logger }: WorkOptions, tx: WorkTransaction, kept: boolean): Promise<void> {
+  const left = await tx.undoLeftovers({ kept, leaseMs: run.leaseMs ?? 0 });
+  if (left.length === 0) return;
+  logger.warn(`the work left on the session, behind its transaction: ${left.join('; ')}`, {
+    runId: run.id,
+    job: run.job,
+    left,
+  });
 }
 
 /** A stop decides, even over work that returned after it: what it did was no longer covered. */
@@ -96,9 +119,11 @@ interface Reach {
   readonly tx: Transaction;
   readonly signal: AbortSignal;
   readonly ended: AbortSignal;
+  readonly timeLeftMs: () => number;
 }
 
-function contextOf(run: RunRecord, options: WorkOptions, { tx, signal, ended }: Reach): WorkContext {
+function contextOf(run: RunRecord, options: WorkOptions, reach: Reach): WorkContext {
+  const { tx, signal, ended } = reach;
   const check = () => {
     options.lock.check();
     ended.throwIfAborted();
@@ -115,62 +140,29 @@ function contextOf(run: RunRecord, options: WorkOptions, { tx, signal, ended }: 
     tx,
     signal,
     check,
-    fenced: (body) => fenced(run, options, check, body),
+    fenced: (body) => fenced(run, options, { ...reach, check }, body),
     fence: BigInt(run.fence ?? 0),
     idempotencyKey: `${run.job}/${run.slot}`,
   };
 }
 
-/**
- * A transaction of its own that commits only while this run's fence is the lock's last. The fence's row is held
- * `FOR SHARE` in it, and a successor must change that row to claim: it can't begin in between. The session carries
- * the lease too, so a frozen one is in a successor's way for one lease at most.
- */
+/** A transaction of its own beside the lock's, as the job sees it. */
 async function fenced<T>(
   run: RunRecord,
   options: WorkOptions,
-  check: () => void,
+  reach: Reach & { readonly check: () => void },
   body: (tx: Transaction) => Promise<T>,
 ): Promise<T> {
-  check();
-  const session = await options.openSession();
-  try {
-    await openFenced(session, run, options.timeMs);
-    const over = new AbortController();
-    const tx = new WorkTransaction(session, () => refusal(options.lock.signal, over.signal));
-    const value = await body(tx).finally(() => {
-      over.abort(new WorkIsOver('the fenced transaction has ended'));
-    });
-    check();
-    await commit(session, run.leaseMs ?? 0);
+  const { pid, openSession } = options;
+  const signal = AbortSignal.any([reach.signal, reach.ended]);
+  return inFence({ ...reach, run, pid, openSession, signal }, async (session, over) => {
+    const tx = new WorkTransaction(session, () =>
+      over.aborted ? new WorkIsOver('the fenced transaction has ended') : refusal(reach.signal, reach.ended),
+    );
+    const value = await settled(tx, body);
+    await leaveNothing(options, tx, true);
     return value;
-  } finally {
-    await session.close();
-  }
-}
-
-async function openFenced(session: Session, run: RunRecord, timeMs: number): Promise<void> {
-  const leaseMs = run.leaseMs ?? 0;
-  const results = await session.send(
-    [
-      'BEGIN ISOLATION LEVEL READ COMMITTED',
-      `SELECT set_config('idle_in_transaction_session_timeout', '${leaseMs}', true)` +
-        `, set_config('statement_timeout', '${Math.max(1, Math.ceil(timeMs))}', true)`,
-      `SELECT cronce.demand_fence(${run.lockKey ?? 'NULL'}, ${run.fence ?? 'NULL'}) AS current`,
-    ].join('; '),
-  );
-  if (answerOf<boolean>(results, 'current')) return;
-  throw new Stop(
-    'lock_lost',
-    `fence ${run.fence} is no longer the last of lock ${JSON.stringify(run.lockName)}`,
-  );
-}
-
-/** Bounded by the lease: when the server has not answered by then, it has ended the transaction, or committed it. */
-async function commit(session: Session, leaseMs: number): Promise<void> {
-  const answers = await session.send('COMMIT', leaseMs);
-  if (answers.at(-1)?.command !== 'COMMIT')
-    throw new Error('the fenced transaction was rolled back: an SQL error in it had been swallowed');
+  });
 }
 
 function refusal(stopped: AbortSignal, ended: AbortSignal): Error | undefined {
@@ -178,82 +170,4 @@ function refusal(stopped: AbortSignal, ended: AbortSignal): Error | undefined {
   if (!stopped.aborted) return undefined;
   const stop = stopped.reason as Stop;
   return new WorkIsOver(`the work was told to stop: ${stop.message}`, { cause: stop });
-}
-
-/** A transaction was used after its work had ended or was told to stop. Nothing was sent. */
-export class WorkIsOver extends Error {
-  override readonly name = 'WorkIsOver';
-}
-
-/** A statement that would end, split or stall the lock's transaction. Nothing was sent. */
-export class ForbiddenStatement extends Error {
-  override readonly name = 'ForbiddenStatement';
-}
-
-class WorkTransaction implements Transaction {
-  readonly #session: Session;
-  readonly #refusal: () => Error | undefined;
-
-  constructor(session: Session, refusal: () => Error | undefined) {
-    this.#session = session;
-    this.#refusal = refusal;
-  }
-
-  async query<Row extends QueryResultRow>(
-    query: string | QueryConfig,
-    values?: readonly unknown[],
-  ): Promise<QueryResult<Row>> {
-    demandPermitted(query);
-    const refused = this.#refusal();
-    if (refused) throw refused;
-    const alone = mightBeSeveral(query, values);
-    return (await this.#session.query(query, values && [...values], { alone })) as QueryResult<Row>;
-  }
-
-  async connect(): Promise<Transaction & { release(): void }> {
-    return { query: this.query.bind(this), connect: this.connect.bind(this), release: () => undefined };
-  }
-}
-
-const forbidden: Readonly<Record<string, string>> = {
-  begin: 'the work runs in the lock’s own transaction',
-  start: 'the work runs in the lock’s own transaction',
-  commit: 'returning from the work commits',
-  end: 'returning from the work commits',
-  rollback: 'throwing from the work rolls back',
-  abort: 'throwing from the work rolls back',
-  savepoint: 'the work already runs inside one',
-  release: 'the savepoint around the work is the coordinator’s',
-  prepare: 'a prepared statement or transaction would outlive the run',
-  copy: 'COPY stalls the heartbeat; insert from an array with unnest',
-  listen: 'the connection ends with the run',
-  discard: 'the connection may be shared by a pooler',
-};
-
-/**
- * Statements go one at a time, so the server refuses what a leading keyword would hide. The keyword is looked for
- * behind comments; a text that begins with neither keyword nor bracket is refused with them.
- */
-function demandPermitted(query: string | QueryConfig): void {
-  if (typeof query === 'object' && 'submit' in query)
-    throw new ForbiddenStatement(
-      'cursors and streams are not for tx: a result that nobody reads stalls the heartbeat',
-    );
-  const text = textOf(query);
-  const keyword = /^(?:\s|--[^\n]*(?:\n|$)|\/\*[\s\S]*?\*\/)*([a-z]+|\(|$)/i.exec(text)?.[1]?.toLowerCase();
-  if (keyword === undefined) throw new ForbiddenStatement('a statement begins with a keyword');
-  const reason = Object.hasOwn(forbidden, keyword) ? forbidden[keyword] : undefined;
-  if (reason !== undefined) throw new ForbiddenStatement(`${keyword.toUpperCase()} is not for tx: ${reason}`);
-  if (/^(set|reset)$/.test(keyword) && !/\bset\s+(local|constraints)\b/i.test(text))
-    throw new ForbiddenStatement('SET without LOCAL would leak to the next user of a pooled connection');
-}
-
-/** With parameters the drivers send one statement anyway. */
-function mightBeSeveral(query: string | QueryConfig, values: readonly unknown[] | undefined): boolean {
-  const bound = values ?? (typeof query === 'object' ? query.values : undefined) ?? [];
-  return bound.length === 0 && textOf(query).trim().replace(/;$/, '').includes(';');
-}
-
-function textOf(query: string | QueryConfig): string {
-  return typeof query === 'string' ? query : query.text;
 }

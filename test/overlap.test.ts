@@ -239,25 +239,33 @@ describe('lock', () => {
   });
 });
 
-it('a slot whose job moves to another lock meanwhile is held by its guard; the unique index has the last word', async () => {
+it('a slot that runs under another lock is guarded all the same: the same job, deployed with another', async () => {
   let goOn: () => void = () => undefined;
   const goneOn = new Promise<void>((resolve) => (goOn = resolve));
-  const before = job(async ({ tx }) => {
-    await goneOn;
-    await tx.query(`INSERT INTO app.page_view VALUES (now(), 'twice', 'before')`);
-  });
-  // The same job, deployed with another lock while the old code still runs.
-  const after = { ...before, lock: 'moved', work: async () => 'first' };
+  const before = job(() => goneOn);
+  const after = { ...before, lock: 'moved', work: async () => 'second' };
   const old = run(before, noon);
-  const holder = await runningId(before);
-  expect(await run(after, noon)).toMatchObject({ status: 'skipped', skipReason: 'held', blockedBy: holder });
-  // Code of a release that knew no guard got this slot done: its record shows up beside the one that works.
-  const { id } = await run(after, '2026-11-29T11:00:00Z');
-  await db.query('UPDATE cronce.run SET slot = $1 WHERE id = $2', [noon, id]);
+  const id = await runningId(before);
+  expect(await run(after, noon)).toMatchObject({ status: 'skipped', skipReason: 'held', blockedBy: id });
   goOn();
-  expect(await old).toMatchObject({ status: 'lost', error: { code: '23505' } });
+  expect(await old).toMatchObject({ status: 'succeeded' });
+  expect(await run(after, noon)).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
+});
+
+it('a slot that succeeds meanwhile, by whatever way: the unique index has the last word', async () => {
+  const task = job(async ({ tx, runId }) => {
+    await tx.query(`INSERT INTO app.page_view VALUES (now(), 'twice', 'late')`);
+    await db.query(
+      `INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, lock_name, fence, attempt, final,
+         received_at, started_at, finished_at)
+       SELECT gen_random_uuid(), job, slot, scheduled_for, 'rule', 'succeeded', 'elsewhere', 1, 1, true, now(), now(), now()
+       FROM cronce.run WHERE id = $1`,
+      [runId],
+    );
+  });
+  expect(await run(task, noon)).toMatchObject({ status: 'lost', error: { code: '23505' } });
   expect(await db.query(`SELECT 1 FROM app.page_view WHERE path = 'twice'`)).toEqual([]);
-  expect(await run(before, noon)).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
+  expect(await run(task, noon)).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
 });
 
 it.each<[Partial<JobOptions>, RegExp]>([

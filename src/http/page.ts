@@ -185,7 +185,7 @@ const blocked: Readonly<Record<SkipReason, string>> = {
   on_hold: 'on hold since',
   paused: 'paused by',
   too_late: 'too late for',
-  off_schedule: 'off schedule, beside',
+  off_schedule: 'off the schedule of',
 };
 
 function reasonOf(run: RunRecord) {

@@ -1,5 +1,5 @@
 import type { QueryConfig, QueryResult } from 'pg';
-export type { QueryConfig, QueryResult, QueryResultRow } from 'pg';
+export type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from 'pg';
 import { isServerError } from './errors.ts';
 
 export type DriverName = 'pg' | 'neon';

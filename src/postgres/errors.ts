@@ -49,6 +49,11 @@ export class TransactionAborted extends PostgresError {
 export class NoLongerStanding extends PostgresError {
   override readonly name = 'NoLongerStanding';
 }
+/** Someone has asked for the end of the run whose success was to be recorded. */
+export class CancelRequested extends PostgresError {
+  override readonly name = 'CancelRequested';
+}
+
 /** The driver could not put a parameter into words; the server never saw the statement. */
 export class UnsendableQuery extends PostgresError {
   override readonly name = 'UnsendableQuery';
@@ -79,12 +84,14 @@ const meanings: Readonly<Record<string, Meaning>> = {
   '55P03': [LockTimeout, 'a lock was not to be had in time'],
   '25P02': [TransactionAborted, 'an earlier statement failed and its error was not passed on'],
   '25006': [NotWritable, 'point DATABASE_URL at a primary that takes writes'],
+  '0A000': [NotWritable, 'point DATABASE_URL at the primary: a standby takes no writes'],
   CR003: [NotWritable, 'point DATABASE_URL at the primary: a standby grants locks that the primary holds'],
   CR001: [SchemaMismatch, 'deploy the newer Cronce'],
   CR002: [SchemaMismatch, 'run `npm run migrate`'],
   '3F000': [SchemaMismatch, 'schema cronce is missing: run `npm run migrate`'],
   '42883': [SchemaMismatch, 'a function is missing: run `npm run migrate`'],
   CR004: [NoLongerStanding, 'the run was settled by someone else, so nothing of it was committed'],
+  CR006: [CancelRequested, 'its writes were rolled back'],
   '23505': [UniqueViolation, 'a row with this key exists already'],
 };
 

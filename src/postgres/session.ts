@@ -125,6 +125,12 @@ export class Session {
     breakSocket(this.#client);
   }
 
+  /** Sends a last message, and says goodbye behind it. */
+  async farewell(sql: string): Promise<void> {
+    await this.send(sql, 2_000).catch(() => undefined);
+    await this.close();
+  }
+
   /** Says goodbye, for at most a quarter of a second. */
   async close(): Promise<void> {
     if (this.#lost.signal.aborted || this.#closing) return;

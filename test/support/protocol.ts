@@ -154,7 +154,7 @@ export function sweeper(session: pg.Client, { job, witness }: Round): Client {
       run: async () => {
         const ids = found.map(({ id }) => id);
         const fences = found.map(({ fence }) => fence);
-        await session.query(`SELECT id FROM cronce.settle_dead($1, $2, now(), true, 'swept')`, [ids, fences]);
+        await session.query(`SELECT id FROM cronce.settle_dead($1, $2, now(), 'swept')`, [ids, fences]);
       },
     };
   };
@@ -185,8 +185,8 @@ export async function leaveOrphan(session: pg.Client, { job, slot }: Round): Pro
   ]);
   await session.query(
     `INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, lock_name, lock_key, fence, backend_pid,
-       attempt, max_attempts, lease_ms, received_at, claimed_at, started_at)
-     VALUES ($1, $2::text, $3::text, $3::text::timestamptz, 'rule', 'running', $2::text, $4, 1, 1, 1, 3, 15000,
+       attempt, max_attempts, lease_ms, lock_delay_ms, received_at, claimed_at, started_at)
+     VALUES ($1, $2::text, $3::text, $3::text::timestamptz, 'rule', 'running', $2::text, $4, 1, 1, 1, 3, 15000, 15000,
        now(), now(), now())`,
     [id, job, slot, key],
   );
@@ -195,12 +195,20 @@ export async function leaveOrphan(session: pg.Client, { job, slot }: Round): Pro
 function claimOf(id: string, job: string, slot: string, again: boolean, gapMs: number): object {
   return {
     schema: schemaVersion,
-    published: false,
+    deployment: 'default',
     again,
     gapMs,
     leaseMs: 15_000,
+    lockDelayMs: 15_000,
+    timeLeftMs: 600_000,
+    timeoutMs: 60_000,
     run: { id, job, slot, scheduledFor: slot, slotGuessed: false, trigger: 'rule', params: null },
-    lock: { name: job, keys: [lockKey(job).toString()], guard: null, waitMs: 0 },
+    lock: {
+      name: job,
+      keys: [lockKey(job).toString()],
+      guard: lockKey(`${job}@${slot}`).toString(),
+      waitMs: 0,
+    },
     policy: { byHand: false, maxAttempts: 3, afterLost: 'rerun', startDeadlineMs: null },
   };
 }
