@@ -1,5 +1,6 @@
 import type { QueryResult } from './postgres/driver.ts';
 import type { Job } from './job.ts';
+import type { LockNames } from './lock-name.ts';
 import type { RunError, RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';
 import type { Delivery } from './trigger.ts';
@@ -55,14 +56,6 @@ export interface ClaimRequest {
   readonly now?: Date;
 }
 
-/** The keys a delivery may run under: one for each place of the lock, and the guard of its slot. */
-export interface LockNames {
-  readonly name: string;
-  readonly keys: readonly bigint[];
-  /** Keeps duplicates of one slot apart, however many places there are, or come to be in a rolling deployment. */
-  readonly guard: bigint;
-}
-
 /** T0, as one run of statements. What `cronce.claim` decides is in infra/sql. */
 export function claimSql(session: Literals, request: ClaimRequest): string {
   return transaction([`SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
@@ -107,6 +100,8 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       slot: delivery.slot,
       scheduledFor: delivery.scheduledFor.toISOString(),
       slotGuessed: delivery.slotGuessed,
+      scheduledForGuessed: delivery.scheduledForGuessed,
+      offSchedule: delivery.offSchedule,
       trigger: delivery.trigger,
       deliveryId: delivery.deliveryId,
       requestedBy: delivery.requestedBy,

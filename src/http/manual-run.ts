@@ -41,12 +41,14 @@ export async function readManualRun(
       'Give slot or an Idempotency-Key: each names the slot, so only one can.',
     );
   const slot = due === undefined ? `manual:${key ?? uuidV7()}` : await scheduledSlot(due, job, around);
-  const { requestedBy } = around;
+  const { requestedBy, now } = around;
   return {
     cronce: {
       job: job.name,
       trigger: 'manual',
       slot,
+      // An event may be delivered twice, hours apart: what it is reckoned from stays the same.
+      ...(due === undefined ? { scheduledFor: now.toISOString() } : {}),
       requestedBy,
       ...(params === undefined ? {} : { params }),
     },
