@@ -297,7 +297,7 @@ function unlessHopeless(session: Session): (error: unknown) => PostgresError {
       error.code !== null &&
       !session.lost.aborted &&
       !(error instanceof ConnectionLost || error instanceof SchemaMismatch);
-    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code ?? '')) return error;
+    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code)) return error;
     throw error;
   };
 }
