@@ -5,15 +5,24 @@ import { createApp } from '../src/http/app.ts';
 import { invoker } from '../src/invoke.ts';
 import { registry } from '../src/jobs/index.ts';
 import { Session } from '../src/postgres/session.ts';
-import { readSettings } from '../src/settings.ts';
+import { Problem } from '../src/http/problem.ts';
+import { readSettings, SettingsError, type Settings } from '../src/settings.ts';
 
 /** Of an HTTP API or a function URL. */
 export type HttpEvent = Extract<LambdaEvent, { readonly rawPath: string }>;
 
 /** The HTTP entry. Like a session, the app is made for one request: nothing of it is left for the next. */
 export async function handler(event: HttpEvent) {
-  const { target, deployment, http, logLevel } = readSettings();
-  const app = createApp({
+  try {
+    return await handle(appOf(readSettings()))(understood(event));
+  } catch (error) {
+    if (error instanceof SettingsError) return unfit(error);
+    throw error;
+  }
+}
+
+function appOf({ target, deployment, http, logLevel }: Settings) {
+  return createApp({
     registry,
     deployment,
     readTokens: http.readTokens,
@@ -23,7 +32,25 @@ export async function handler(event: HttpEvent) {
     now: () => new Date(),
     logger: new Logger({ serviceName: 'cronce', logLevel }),
   });
-  return handle(app)(understood(event));
+}
+
+interface Unfit {
+  readonly statusCode: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+}
+
+/** What is wrong, and its cure, is for the log: whoever asks has shown no token yet. */
+async function unfit(error: SettingsError): Promise<Unfit> {
+  new Logger({ serviceName: 'cronce' }).error(error.message, { error });
+  const problem = new Problem(
+    503,
+    'settings',
+    'The settings of this deployment can’t be used; the log says why.',
+  );
+  const response = problem.response();
+  const headers = Object.fromEntries(response.headers);
+  return { statusCode: problem.status, headers, body: await response.text() };
 }
 
 /** A body sent along with a GET means nothing, and a Request would not take it. */

@@ -945,8 +945,17 @@ describe('the Lambda entry', () => {
     expect(told.slice(before).join('')).toContain('cannot connect to PostgreSQL');
   });
 
-  test('without a database in its settings the invocation fails, in one line', async () => {
-    environment({ DATABASE_URL: '' });
-    await expect(call('GET', '/healthz')).rejects.toThrow('DATABASE_URL is not set; give a postgres:// URL');
+  test.each([
+    ['', 'DATABASE_URL is not set; give a postgres:// URL'],
+    [`postgres://me:${wrongToken}%fade@127.0.0.1:1/x`, 'percent-encoding of the password'],
+  ])('with settings that can’t be used it is unfit, and the log has the cure: %#', async (url, cure) => {
+    environment({ DATABASE_URL: url });
+    const before = told.length;
+    expect(await call('GET', '/healthz')).toMatchObject({
+      statusCode: 503,
+      headers: { 'content-type': 'application/problem+json' },
+      body: expect.not.stringContaining('DATABASE_URL') as string,
+    });
+    expect(told.slice(before).join('')).toContain(cure);
   });
 });
