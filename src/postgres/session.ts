@@ -177,7 +177,7 @@ export class Session {
       ? new UnsendableQuery(String(thrown), { cause: thrown })
       : typed(thrown);
     if (error instanceof ConnectionLost) this.destroy(error);
-    else this.#answered = sentAt;
+    else if (!(error instanceof UnsendableQuery)) this.#answered = sentAt; // which the server never heard of
     return error;
   }
 
