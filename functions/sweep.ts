@@ -1,6 +1,5 @@
 import type { Context } from 'aws-lambda';
 import { invoker } from '../src/invoke.ts';
-import { defineJobs } from '../src/job.ts';
 import { registry } from '../src/jobs/index.ts';
 import { Session } from '../src/postgres/session.ts';
 import { readSettings } from '../src/settings.ts';
@@ -23,5 +22,8 @@ export async function handler(event: unknown, context: Context): Promise<Answer>
     timeoutMs: coordinator.publishTimeoutMs,
     logger: coordinator.logger,
   });
-  return invoke(event, context, coordinator, { registry: defineJobs([sweep]), ownJob: sweepName });
+  return invoke(event, context, coordinator, {
+    registry: new Map([[sweepName, sweep]]),
+    ownJob: sweepName,
+  });
 }

@@ -1,4 +1,4 @@
-import type { Job, JobSchedule } from '../src/job.ts';
+import { isDueAfter, isTooShort, type Job, type JobSchedule } from '../src/job.ts';
 import { readSettings } from '../src/settings.ts';
 import { sweepName } from '../src/sweep.ts';
 import { deployedJobs } from './jobs.ts';
@@ -18,6 +18,8 @@ export interface DeploymentOptions {
   /** DATABASE_URL and CRONCE_* of it are passed on to the functions. */
   readonly environment: NodeJS.ProcessEnv;
   readonly jobs?: readonly Job[];
+  /** When it is packaged; default: now. */
+  readonly now?: Date;
 }
 
 export interface Deployment {
@@ -60,7 +62,8 @@ const httpTimeoutS = 29;
 const deadLetters = arnOf('DeadLetters');
 
 /**
- * @throws {DeploymentError} for a job whose name is taken
+ * @throws {DeploymentError} for a job whose name is taken, whose schedule is over, or whose lock delay is too short; and
+ *   for a name that AWS would refuse
  * @throws {SettingsError} for a CRONCE_ variable that is none, or can't be
  */
 export function deploymentOf({
@@ -68,14 +71,19 @@ export function deploymentOf({
   stage,
   environment,
   jobs = deployedJobs,
+  now = new Date(),
 }: DeploymentOptions): Deployment {
   demandOwnNames(jobs);
+  demandNamesForAws(service, stage, jobs);
   const prefix = `${service}-${stage}-`;
-  const settings = passedOn(environment);
+  const { settings, leaseMs } = passedOn(environment);
+  for (const job of jobs) demandSense(job, leaseMs, now);
   return {
     functions: {
       http: httpFunction(prefix, settings),
-      ...Object.fromEntries(jobs.map((job) => [job.name, jobFunction(job, prefix, settings)])),
+      ...Object.fromEntries(
+        jobs.map((job) => [job.name, jobFunction(job, prefix, settings, timeoutOf(job, jobs, leaseMs))]),
+      ),
     },
     resources: {
       Resources: {
@@ -94,6 +102,68 @@ function demandOwnNames(jobs: readonly Job[]): void {
     throw new DeploymentError(`a job is named "${taken}", like a function of Cronce's own; rename the job`);
 }
 
+/** What a job could not know when it was declared. */
+function demandSense(job: Job, leaseMs: number, now: Date): void {
+  if (isTooShort(job.lockDelayMs, job.leaseMs ?? leaseMs))
+    throw new DeploymentError(
+      `job "${job.name}": lockDelayMs is ${String(job.lockDelayMs)}; allowed: 0, or at least the lease, ` +
+        `which is ${job.leaseMs ?? leaseMs} in this deployment`,
+    );
+  const over = job.schedules.find((schedule) => schedule.enabled && !isDueAfter(schedule, now));
+  if (job.enabled && over)
+    throw new DeploymentError(
+      `job "${job.name}": its schedule ${over.schedule.expression} is over, and will never fall due again; remove it`,
+    );
+}
+
+// --- names that AWS takes -----------------------------------------------------------------------
+
+interface NameRule {
+  readonly kind: string;
+  readonly longest: number;
+  readonly shape: RegExp;
+  readonly allowed: string;
+}
+
+/** Sources: the references of AWS::Lambda::Function, AWS::SQS::Queue and of CloudFormation's stacks. */
+const functionNames: NameRule = {
+  kind: 'Lambda function',
+  longest: 64,
+  shape: /^[a-zA-Z0-9_-]+$/,
+  allowed: 'letters, digits, hyphens and underscores',
+};
+const queueNames: NameRule = { ...functionNames, kind: 'SQS queue', longest: 80 };
+const stackNames: NameRule = {
+  kind: 'CloudFormation stack',
+  longest: 128,
+  shape: /^[a-zA-Z][a-zA-Z0-9-]*$/,
+  allowed: 'letters, digits and hyphens, a letter first',
+};
+
+/** All that is wrong at once: another name is chosen once. Rules, schedules and roles get theirs of CloudFormation. */
+function demandNamesForAws(service: string, stage: string, jobs: readonly Job[]): void {
+  const head = `${service}-${stage}`;
+  const faults = [
+    faultOf(head, stackNames),
+    ...['http', ...jobs.map(({ name }) => name)].map((name) => faultOf(`${head}-${name}`, functionNames)),
+    faultOf(`${head}-dead-letters`, queueNames),
+  ].filter((fault) => fault !== undefined);
+  if (faults.length === 0) return;
+  const parts = `service ${JSON.stringify(service)} (${service.length}) and stage ${JSON.stringify(stage)} (${stage.length})`;
+  throw new DeploymentError(
+    `AWS would refuse ${faults.join('; ')}. Names are made of ${parts} and the job’s; choose others`,
+  );
+}
+
+function faultOf(name: string, { kind, longest, shape, allowed }: NameRule): string | undefined {
+  const { length } = name;
+  if (length > longest)
+    return `the name of the ${kind} ${JSON.stringify(name)}: it has ${length} characters, ${length - longest} more than ${longest}`;
+  return shape.test(name)
+    ? undefined
+    : `the name of the ${kind} ${JSON.stringify(name)}: allowed are ${allowed}`;
+}
+
 // --- functions ----------------------------------------------------------------------------------
 
 /** What only some functions need, only these have. */
@@ -101,19 +171,16 @@ const ofHttpAlone = ['CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS'];
 const ofInvokers = ['CRONCE_LAMBDA_ENDPOINT'];
 
 /** Checked here already: a misspelt setting should fail the deployment and not the first run. */
-function passedOn(environment: NodeJS.ProcessEnv): Record<string, string> {
+function passedOn(environment: NodeJS.ProcessEnv): { settings: Record<string, string>; leaseMs: number } {
   const given = Object.entries(environment).filter(
     (entry): entry is [string, string] =>
       entry[0].startsWith('CRONCE_') && entry[0] !== 'CRONCE_JOB' && !!entry[1],
   );
   const settings = Object.fromEntries(given);
   // The real URL may be one that CloudFormation puts in: {{resolve:secretsmanager:…}}.
-  readSettings({ ...settings, DATABASE_URL: 'postgres://checked-by-the-function' });
-  return {
-    ...settings,
-    DATABASE_URL: environment['DATABASE_URL'] ?? '',
-    NODE_OPTIONS: '--enable-source-maps',
-  };
+  const { leaseMs } = readSettings({ ...settings, DATABASE_URL: 'postgres://checked-by-the-function' });
+  const url = environment['DATABASE_URL'] ?? '';
+  return { settings: { ...settings, DATABASE_URL: url, NODE_OPTIONS: '--enable-source-maps' }, leaseMs };
 }
 
 function httpFunction(prefix: string, environment: Record<string, string>): LambdaFunction {
@@ -128,7 +195,12 @@ function httpFunction(prefix: string, environment: Record<string, string>): Lamb
   };
 }
 
-function jobFunction(job: Job, prefix: string, environment: Record<string, string>): LambdaFunction {
+function jobFunction(
+  job: Job,
+  prefix: string,
+  environment: Record<string, string>,
+  timeoutS: number,
+): LambdaFunction {
   const isSweep = job.name === sweepName;
   const plain = without(environment, isSweep ? ofHttpAlone : [...ofHttpAlone, ...ofInvokers]);
   return {
@@ -136,7 +208,7 @@ function jobFunction(job: Job, prefix: string, environment: Record<string, strin
     description: job.description.slice(0, 256),
     handler: isSweep ? '.build/sweep.handler' : '.build/scheduled.handler',
     role: isSweep ? 'SweepRole' : 'JobRole',
-    timeout: timeoutOf(job),
+    timeout: timeoutS,
     environment: { ...plain, ...(isSweep && { CRONCE_FUNCTION_PREFIX: prefix }), CRONCE_JOB: job.name },
     maximumRetryAttempts: job.retries,
     maximumEventAge: longestEventAgeS,
@@ -148,9 +220,12 @@ function without(environment: Record<string, string>, keys: readonly string[]): 
   return Object.fromEntries(Object.entries(environment).filter(([key]) => !keys.includes(key)));
 }
 
-function timeoutOf(job: Job): number {
+/** A run may wait for its lock, and then for the delay that its last holder left with it: one of those that share it. */
+function timeoutOf(job: Job, jobs: readonly Job[], leaseMs: number): number {
   const waitMs = job.overlap === 'wait' || job.overlap === 'replace' ? job.waitMs : 0;
-  return Math.min(longestTimeoutS, Math.ceil((job.timeoutMs + waitMs) / 1_000) + aroundTheRunS);
+  const sharing = [job, ...jobs.filter(({ lock }) => lock === job.lock)];
+  const delayMs = Math.max(...sharing.map((one) => one.lockDelayMs ?? one.leaseMs ?? leaseMs));
+  return Math.min(longestTimeoutS, Math.ceil((job.timeoutMs + waitMs + delayMs) / 1_000) + aroundTheRunS);
 }
 
 // --- schedules ----------------------------------------------------------------------------------

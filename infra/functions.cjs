@@ -33,8 +33,20 @@ async function load() {
 const loaded = load();
 
 module.exports = async ({ resolveVariable, resolveConfigurationProperty }) => {
-  const { deploymentOf } = await loaded;
   const service = await resolveConfigurationProperty(['service']);
   const stage = await resolveVariable('sls:stage');
-  return deploymentOf({ service, stage, environment: process.env });
+  try {
+    const { deploymentOf } = await loaded;
+    return deploymentOf({ service, stage, environment: process.env });
+  } catch (error) {
+    throw plain(error);
+  }
 };
+
+// Their messages are one line with the cure. osls prints an error's stack instead, which is of a bundle that is gone.
+const ours = ['DeploymentError', 'JobError', 'SettingsError'];
+
+function plain(error) {
+  if (error instanceof Error && ours.includes(error.name)) error.stack = error.message;
+  return error;
+}

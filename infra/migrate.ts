@@ -55,8 +55,13 @@ export async function migrate(
   client.on('error', () => undefined); // the failing query says it
   try {
     await client.connect();
-    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE');
-    await client.query(settings, [deployment]);
+    await client.query('BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE, NOT DEFERRABLE');
+    await client.query(
+      `SELECT set_config(s.name, w.value, true)
+       FROM pg_settings s JOIN jsonb_each_text($1) w ON lower(w.key) = lower(s.name)`,
+      [JSON.stringify(settings)],
+    );
+    await client.query(`SELECT set_config('cronce.deployment', $1, true)`, [deployment]);
     await client.query('SELECT pg_advisory_xact_lock($1)', [migrationLock.toString()]);
     await client.query(ledger);
     const applied = [
@@ -74,18 +79,36 @@ export async function migrate(
   }
 }
 
+/**
+ * A migration means the same in every database, whatever this or the role has for defaults, and takes the time it takes;
+ * only a wait for a lock has a limit. What the server does not know (transaction_timeout, before 17) is passed over.
+ */
+const settings: Readonly<Record<string, string>> = {
+  lock_timeout: '60s',
+  statement_timeout: '0',
+  transaction_timeout: '0',
+  idle_in_transaction_session_timeout: '0',
+  search_path: 'pg_catalog, pg_temp',
+  DateStyle: 'ISO, YMD',
+  IntervalStyle: 'postgres',
+  TimeZone: 'UTC',
+  check_function_bodies: 'on',
+  transform_null_equals: 'off',
+  array_nulls: 'on',
+  synchronous_commit: 'on',
+  row_security: 'on',
+};
+
 const ledger = `
-  CREATE SCHEMA IF NOT EXISTS cronce;
+  DO $$ BEGIN
+    IF to_regnamespace('cronce') IS NULL THEN -- asked first: IF NOT EXISTS would want the right to make it all the same
+      CREATE SCHEMA cronce;
+    END IF;
+  END $$;
   CREATE TABLE IF NOT EXISTS cronce.migration (
     version integer PRIMARY KEY, name text NOT NULL,
     breaking boolean NOT NULL DEFAULT true, applied_at timestamptz NOT NULL DEFAULT clock_timestamp());
   CREATE TABLE IF NOT EXISTS cronce.example_migration (LIKE cronce.migration INCLUDING ALL);`;
-
-/** Settings of our own, whatever the role or the database has as its defaults. */
-const settings = `SELECT set_config('lock_timeout', '60s', true), set_config('statement_timeout', '0', true),
-  set_config('idle_in_transaction_session_timeout', '0', true),
-  set_config('search_path', 'pg_catalog', true), set_config('cronce.deployment', $1, true),
-  (SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout')`;
 
 /** Creates or replaces every function, and drops what no file declares any more. */
 async function layFunctions(client: pg.Client, log: (line: string) => void): Promise<string[]> {

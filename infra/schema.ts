@@ -14,6 +14,11 @@ export async function dumpSchema(url: string): Promise<string> {
   const client = new pg.Client({ connectionString: url });
   await client.connect();
   try {
+    // How names, times and numbers are written depends on the session.
+    await client.query(
+      `SET search_path = pg_catalog; SET quote_all_identifiers = off; SET DateStyle = 'ISO, YMD';
+       SET IntervalStyle = 'postgres'; SET TimeZone = 'UTC'; SET extra_float_digits = 1; SET bytea_output = 'hex'`,
+    );
     const { rows } = await client.query<{ line: string }>(description);
     return `${rows.map(({ line }) => line).join('\n')}\n`;
   } finally {

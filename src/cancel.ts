@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { call } from './postgres/call.ts';
+import { callSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { isOver, type RunRecord } from './run.ts';
@@ -58,7 +58,7 @@ export async function endWithin(
 }
 
 async function ask(session: Session, expression: string): Promise<RunRecord | undefined> {
-  const results = await session.send(call(expression, 'run', askMs), askMs + 1_000);
+  const results = await session.send(callSql(expression, 'run', askMs), askMs + 1_000);
   const stored = answerOf<RunRecord | null>(results, 'run');
   return stored ? toRecord(stored) : undefined;
 }

@@ -1,9 +1,10 @@
 import type { QueryResult } from './postgres/driver.ts';
 import type { Job } from './job.ts';
+import type { LockNames } from './lock-name.ts';
 import type { RunError, RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';
 import type { Delivery } from './trigger.ts';
-import { call, transaction } from './postgres/call.ts';
+import { callSql, transaction } from './postgres/call.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
@@ -55,14 +56,6 @@ export interface ClaimRequest {
   readonly now?: Date;
 }
 
-/** The keys a delivery may run under: one for each place of the lock, and the guard of its slot. */
-export interface LockNames {
-  readonly name: string;
-  readonly keys: readonly bigint[];
-  /** Keeps duplicates of one slot apart, however many places there are, or come to be in a rolling deployment. */
-  readonly guard: bigint;
-}
-
 /** T0, as one run of statements. What `cronce.claim` decides is in infra/sql. */
 export function claimSql(session: Literals, request: ClaimRequest): string {
   return transaction([`SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
@@ -73,14 +66,14 @@ export function claimSql(session: Literals, request: ClaimRequest): string {
 
 /** For a delivery that could not get through its claim: a record that says so, and leaves the slot owed. */
 export function turnAwaySql(session: Literals, request: ClaimRequest, why: string): string {
-  return call(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
+  return callSql(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
 }
 
 /** For a delivery that can't be run as it is: failed, for good. */
 export function refuseSql(session: Literals, request: Omit<ClaimRequest, 'lock'>, error: RunError): string {
   const lock = { name: request.delivery.job.name, keys: [], guard: 0n };
   const literal = claimLiteral(session, { ...request, lock });
-  return call(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
+  return callSql(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
 }
 
 type Literals = Pick<Session, 'literal'>;
@@ -107,6 +100,8 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       slot: delivery.slot,
       scheduledFor: delivery.scheduledFor.toISOString(),
       slotGuessed: delivery.slotGuessed,
+      scheduledForGuessed: delivery.scheduledForGuessed,
+      offSchedule: delivery.offSchedule,
       trigger: delivery.trigger,
       deliveryId: delivery.deliveryId,
       requestedBy: delivery.requestedBy,

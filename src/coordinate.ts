@@ -1,5 +1,6 @@
 import { v7 as uuidV7 } from 'uuid';
 import { endWithin } from './cancel.ts';
+import { captureError } from './capture.ts';
 import {
   claimed,
   claimSql,
@@ -11,7 +12,7 @@ import {
   type NotClaimed,
 } from './claim.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
-import { recordOutcome, storedError } from './outcome.ts';
+import { recordOutcome } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
 import { ConnectionLost, PostgresError, SchemaMismatch } from './postgres/errors.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
@@ -92,7 +93,11 @@ class Path {
     this.#endsAt = performance.now() + timeLeftMs;
   }
 
-  readonly openSession = async (): Promise<Session> => Session.open(this.#coordinator.target);
+  /** Bounded by the connect limit, and by what the invocation has left for recording that there was none. */
+  readonly openSession = async (): Promise<Session> =>
+    Session.open(this.#coordinator.target, {
+      timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs),
+    });
 
   /**
    * Claims, and claims anew where another delivery slipped in between T0 and T1 (the highest fence always gets in), where
@@ -167,7 +172,7 @@ class Path {
   }
 
   async #refuse(session: Session, request: Refused): Promise<Claim> {
-    return this.#recorded(session, refuseSql(session, request, storedError(request.refused)));
+    return this.#recorded(session, refuseSql(session, request, captureError(request.refused)));
   }
 
   async #recorded(session: Session, sql: string): Promise<Claim> {

@@ -1,6 +1,6 @@
-import type { QueryResult } from './postgres/driver.ts';
 import { schemaVersion } from './claim.ts';
-import { toRecord } from './postgres/record.ts';
+import { ask } from './postgres/call.ts';
+import { isoTime, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import type { RunRecord, SkipReason, Status } from './run.ts';
 
@@ -35,24 +35,21 @@ export interface RunFilter {
 }
 
 export async function findRuns(session: Session, filter: RunFilter): Promise<RunRecord[]> {
-  const result = await session.query(
-    `SELECT ${listed} AS run FROM cronce.run r
-     WHERE ($1::text IS NULL OR r.job = $1) AND ($2::text IS NULL OR r.slot = $2)
-       AND ($3::text IS NULL OR r.status = $3) AND ($4::text IS NULL OR r.skip_reason = $4)
-       AND ($5::uuid IS NULL OR r.id < $5)
-     ORDER BY r.id DESC LIMIT $6`,
-    [filter.job, filter.slot, filter.status, filter.reason, filter.before, filter.limit].map(
-      (value) => value ?? null,
-    ),
+  const wanted = [
+    ...(['job', 'slot', 'status'] as const).map((column) => equal(session, column, filter[column])),
+    equal(session, 'skip_reason', filter.reason),
+    filter.before === undefined ? 'true' : `r.id < ${jsonText(session, filter.before)}::uuid`,
+  ];
+  return records(
+    session,
+    `SELECT r.* FROM cronce.run r WHERE ${wanted.join(' AND ')} ORDER BY r.id DESC LIMIT ${filter.limit}`,
+    listed,
   );
-  return records(result);
 }
 
 export async function findRun(session: Session, id: string): Promise<RunRecord | undefined> {
-  const result = await session.query('SELECT cronce.record(r) AS run FROM cronce.run r WHERE r.id = $1', [
-    id,
-  ]);
-  return records(result)[0];
+  const one = `SELECT r.* FROM cronce.run r WHERE r.id = ${jsonText(session, id)}::uuid`;
+  return (await records(session, one, 'cronce.record(r)'))[0];
 }
 
 /** The last few runs of each job, newest first. */
@@ -61,13 +58,12 @@ export async function latestRuns(
   jobs: readonly string[],
   each: number,
 ): Promise<Map<string, RunRecord[]>> {
-  const result = await session.query(
-    `SELECT ${listed} AS run FROM unnest($1::text[]) AS j (name)
-     CROSS JOIN LATERAL (SELECT * FROM cronce.run r WHERE r.job = j.name ORDER BY r.id DESC LIMIT $2) r
-     ORDER BY r.job, r.id DESC`,
-    [jobs, each],
+  const all = await records(
+    session,
+    `SELECT r.* FROM jsonb_array_elements_text(${session.literal(JSON.stringify(jobs))}::jsonb) AS j (name)
+     CROSS JOIN LATERAL (SELECT * FROM cronce.run r WHERE r.job = j.name ORDER BY r.id DESC LIMIT ${each}) r`,
+    listed,
   );
-  const all = records(result);
   return new Map(jobs.map((name) => [name, all.filter(({ job }) => job === name)]));
 }
 
@@ -81,26 +77,36 @@ export interface JobState {
 
 /** What the database knows of jobs; a job that was never delivered is not among them. */
 export async function jobStates(session: Session): Promise<Map<string, JobState>> {
-  const { rows } = await session.query(
-    `SELECT name, first_seen_at AS "firstSeenAt", paused_at AS "pausedAt", paused_by AS "pausedBy",
-            pause_reason AS "pauseReason" FROM cronce.job`,
+  const states = await ask<JobState[]>(
+    session,
+    `SELECT coalesce(jsonb_agg(jsonb_build_object('name', j.name, 'firstSeenAt', j.first_seen_at,
+       'pausedAt', j.paused_at, 'pausedBy', j.paused_by, 'pauseReason', j.pause_reason)), '[]') FROM cronce.job j`,
   );
-  return new Map((rows as StoredState[]).map((state) => [state.name, { ...state, ...isoTimes(state) }]));
+  return new Map(states.map((state) => [state.name, withIsoTimes(state)]));
 }
 
-/** Both drivers answer a timestamptz as a Date. */
-type StoredState = Omit<JobState, 'firstSeenAt' | 'pausedAt'> &
-  Readonly<{ firstSeenAt: Date; pausedAt: Date | null }>;
-
-function isoTimes({ firstSeenAt, pausedAt }: StoredState): Pick<JobState, 'firstSeenAt' | 'pausedAt'> {
-  return { firstSeenAt: firstSeenAt.toISOString(), pausedAt: pausedAt?.toISOString() ?? null };
+/** As stored they have the session's time zone. */
+function withIsoTimes(state: JobState): JobState {
+  const { firstSeenAt, pausedAt } = state;
+  return { ...state, firstSeenAt: isoTime(firstSeenAt), pausedAt: pausedAt && isoTime(pausedAt) };
 }
 
 /** @throws {SchemaMismatch} where the schema is missing, too old, or newer than this code understands */
 export async function checkSchema(session: Session): Promise<void> {
-  await session.query('SELECT cronce.require_schema($1)', [schemaVersion]);
+  await ask(session, `cronce.require_schema(${schemaVersion})`);
 }
 
-function records(result: QueryResult): RunRecord[] {
-  return (result.rows as { run: RunRecord }[]).map(({ run }) => toRecord(run));
+/** @param shown what is shown of each row r of `rows`, which come newest first */
+async function records(session: Session, rows: string, shown: string): Promise<RunRecord[]> {
+  const all = `SELECT coalesce(jsonb_agg(${shown} ORDER BY r.id DESC), '[]') FROM (${rows}) r`;
+  return (await ask<RunRecord[]>(session, all)).map(toRecord);
+}
+
+function equal(session: Session, column: string, value: string | undefined): string {
+  return value === undefined ? 'true' : `r.${column} = ${jsonText(session, value)}`;
+}
+
+/** A text as JSON has it: there also NUL can be written, so that the server, and not the protocol, refuses it. */
+function jsonText(session: Session, text: string): string {
+  return `(${session.literal(JSON.stringify([text]))}::jsonb ->> 0)`;
 }

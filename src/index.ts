@@ -3,7 +3,9 @@ export {
   defineJob,
   defineJobs,
   JobError,
+  jobOptions,
   PermanentError,
+  scheduleOptions,
   type Job,
   type JobOptions,
   type Registry,
@@ -17,9 +19,10 @@ export { sweepJob, type Swept, type SweepOptions } from './sweep.ts';
 export { eventBridgeSink } from './sinks/eventbridge.ts';
 export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trigger.ts';
 export { Stop } from './ending.ts';
-export { ForbiddenStatement, WorkIsOver } from './work.ts';
+export { ForbiddenStatement } from './statement.ts';
+export { TransactionLeftOpen, WorkIsOver } from './transaction.ts';
 export { OutcomeUnknown } from './outcome.ts';
-export { lockKey } from './lock.ts';
+export { lockKey, LockNameError } from './lock.ts';
 export type { Sink } from './publish.ts';
 export { readSettings, SettingsError, type Settings } from './settings.ts';
 export * from './run.ts';

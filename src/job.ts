@@ -1,20 +1,48 @@
-import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
+import { instantOf } from './instant.ts';
+import { checkLocks, isLockName, lockCure, lockWords, type LockChoice } from './lock-name.ts';
+import { nextAfter } from './occurrences.ts';
+import { flag, JobError, oneOf, readOptions, Refusal, refusal, show, whole } from './options.ts';
+import type { Option, Options, Place } from './options.ts';
+import type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
 import type { Json, Logger } from './run.ts';
 
+export { JobError };
+
 /**
- * The lock's own transaction, as far as work may use it. Shaped like a node-postgres client, so query builders
- * take it. Statements are bounded by the run's deadline.
- * @throws {ForbiddenStatement} for transaction control, SET without LOCAL, COPY, cursors and several statements in one text
+ * The lock's own transaction, as far as work may use it. Shaped like a node-postgres pool of one connection, so
+ * `drizzle(tx)` and Kysely's `PostgresDialect({ pool: tx })` take it. Statements are bounded by the run's deadline.
+ *
+ * A BEGIN (a builder's transaction) is a savepoint, and nests; until it ends, statements of others wait: inside it
+ * use the handle that it gives you. A transaction still open when the work returns fails the run. Listeners are
+ * never called; `end` and `release` do nothing. Names of prepared statements are left out. Session locks, settings
+ * and temporary tables that a statement's text shows are undone at the end, with a warning; what a function of the
+ * database does inside is not seen.
+ * @throws {ForbiddenStatement} for what would end the lock's transaction or stay on a pooled connection: COMMIT and
+ * ROLLBACK without their BEGIN, another isolation level, PREPARE, SET without LOCAL, LISTEN, COPY, cursors of the
+ * driver, several statements in one text
  * @throws {WorkIsOver} for any use after the work has ended or was told to stop
  */
-export interface Transaction {
+export interface Transaction extends Omit<Pool, 'query' | 'connect'> {
   query<Row extends QueryResultRow = Record<string, unknown>>(
     query: string | QueryConfig,
     values?: readonly unknown[],
   ): Promise<QueryResult<Row>>;
-  /** For builders that want a pool: the same transaction again; `release` does nothing. */
-  connect(): Promise<Transaction & { release(): void }>;
+  query<Row extends QueryResultRow = Record<string, unknown>>(
+    query: string | QueryConfig,
+    callback: (error: Error, result: QueryResult<Row>) => void,
+  ): void;
+  query<Row extends QueryResultRow = Record<string, unknown>>(
+    query: string | QueryConfig,
+    values: readonly unknown[],
+    callback: (error: Error, result: QueryResult<Row>) => void,
+  ): void;
+  /**
+   * The same session again, with transactions of its own. Of pg's client only `query`, the escapes and what does
+   * nothing (`release`, `end`, listeners) are there.
+   */
+  connect(): Promise<PoolClient>;
+  connect(callback: (error: undefined, client: PoolClient, done: () => void) => void): void;
 }
 
 /** What a job's function is given. */
@@ -63,7 +91,7 @@ export interface ScheduleOptions {
   readonly timeZone?: string;
   /** Scheduler may spread the delivery over so many minutes after the slot, 1 to 1440. */
   readonly flexibleMinutes?: number;
-  /** Not before, not after: ISO 8601. */
+  /** Not before, not after: ISO 8601 with its zone, such as 2027-01-01T00:00:00Z. */
   readonly start?: string;
   readonly end?: string;
   /** False: deployed, but not delivered. */
@@ -81,17 +109,19 @@ export interface JobOptions {
   /** How long the server lets a silent holder keep the lock, ms, 2 s to 5 min; default: the deployment's. */
   readonly leaseMs?: number;
   /**
-   * How long the next run of this lock waits before its work, where this job's run did not end by itself (killed, cut off,
-   * ended by force): its work may still go on. 0, for a job that writes through `tx` and `fenced` alone, or at least the
-   * lease; default: the lease.
+   * How long the next run of this lock waits before its work, where this job's run did not end by itself, ms, 0 to
+   * 10 min; default: its lease. Nobody can tell a dead holder from one that is cut off and works on for up to a lease,
+   * so it is 0 or no less than the lease: 0 is for a job that writes through `tx` and `fenced` alone, of whose work
+   * nothing can come once the lock is lost.
    */
   readonly lockDelayMs?: number;
   /**
    * The lock's name, if another than the job's: jobs with the same lock exclude each other. An integer is a key as
    * it is, to exclude services in any language that take this advisory lock. A function names the lock by the
-   * run's params (one a tenant, say).
+   * run's params (one a tenant, say); it is given them frozen and with sorted keys, and null where a run has none.
+   * One that throws or names no lock fails the run.
    */
-  readonly lock?: string | bigint | ((params: Json) => string | bigint);
+  readonly lock?: LockChoice;
   /** How many runs may hold the lock at once; default 1. */
   readonly slots?: number;
   /**
@@ -139,7 +169,7 @@ export interface Job {
   readonly leaseMs: number | null;
   /** Null: as long as the lease. */
   readonly lockDelayMs: number | null;
-  readonly lock: string | bigint | ((params: Json) => string | bigint);
+  readonly lock: LockChoice;
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   readonly waitMs: number;
@@ -152,158 +182,245 @@ export interface Job {
   readonly work: (context: WorkContext) => Promise<unknown>;
 }
 
-/** An option of a job that can't be, with the cure. */
-export class JobError extends Error {
-  override readonly name = 'JobError';
-}
-
 /** Source of the bounds: Lambda's 15 minutes, less the time to record an outcome. */
 const longestRunMs = 14.5 * 60_000;
-const known = new Set<string>([
-  'name',
-  'description',
-  'schedule',
-  'timeoutMs',
-  'leaseMs',
-  'lockDelayMs',
-  'lock',
-  'slots',
-  'overlap',
-  'waitMs',
-  'retries',
-  'afterLost',
-  'startDeadlineMs',
-  'catchUp',
-  'catchUpLimit',
-  'enabled',
-  'work',
-] satisfies (keyof JobOptions)[]);
+
+/**
+ * No job was declared before: a schedule whose last occurrence is older can't be meant. A fixed day and not today, so
+ * that a deployment doesn't end with a schedule of its jobs: that a schedule is over now is said when it is packaged.
+ */
+const firstDeclared = new Date('2026-11-01T00:00:00Z');
+
+/** What each option of a job comes to; the name stands in for a lock that isn't given. */
+type Decided = Omit<Job, 'schedules' | 'lock'> & {
+  readonly schedule: readonly JobSchedule[];
+  readonly lock: LockChoice | null;
+};
+
+/** The options of a job: what is allowed, what is the default, and how each is checked. */
+export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]> } = {
+  name: {
+    allowed: 'lower-case letters, digits and hyphens, a letter first, at most 40',
+    read: (given) => (isJobName(given) ? given : new Refusal()),
+  },
+  description: {
+    allowed: 'a text',
+    byDefault: '',
+    read: (given) => (typeof given === 'string' ? given : new Refusal()),
+  },
+  schedule: {
+    allowed: 'cron(…) or rate(…), an object with such an at, or a list of these',
+    byDefault: [],
+    alias: ['cron', 'rate', 'at', 'when', 'timeZone'],
+    read: (given, place) => {
+      if (!Array.isArray(given)) return isScheduleLike(given) ? [readSchedule(given, place)] : new Refusal();
+      return given.map((one: unknown, index) =>
+        readSchedule(one, { ...place, path: `${place.path}[${index}]` }),
+      );
+    },
+  },
+  timeoutMs: { ...whole(100, longestRunMs, 300_000), alias: ['deadlineMs', 'maxDurationMs'] },
+  leaseMs: { ...whole(2_000, 300_000, null), alias: ['heartbeatMs', 'ttlMs'] },
+  lockDelayMs: { ...whole(0, 600_000, null), alias: ['graceMs', 'delayMs'] },
+  lock: {
+    allowed: `${lockWords}, or a function of the params that answers one`,
+    byDefault: null,
+    alias: ['key', 'lockKey', 'lockName', 'mutex'],
+    read: (given) =>
+      isLockName(given) || isFunction<(params: Json) => string | bigint>(given)
+        ? given
+        : new Refusal(lockCure(given)),
+  },
+  slots: { ...whole(1, 100, 1), alias: ['places', 'concurrency', 'limit'] },
+  overlap: { ...oneOf(['skip', 'wait', 'replace', 'allow'], 'skip'), alias: ['concurrencyPolicy'] },
+  waitMs: whole(0, 300_000, 10_000),
+  retries: { ...whole(0, 2, 2), alias: ['retry', 'attempts', 'maxRetries'] },
+  afterLost: { ...oneOf(['rerun', 'hold'], 'rerun'), alias: ['onLost'] },
+  startDeadlineMs: { ...whole(1_000, 7 * 86_400_000, null), alias: ['startingDeadlineSeconds'] },
+  catchUp: { ...oneOf(['skip', 'one', 'all'], 'skip'), alias: ['backfill'] },
+  catchUpLimit: whole(1, 1_000, 10),
+  enabled: { ...flag(true), alias: ['disabled', 'suspend'] },
+  work: {
+    allowed: 'an async function',
+    alias: ['handler', 'run', 'task', 'function', 'execute'],
+    read: (given) => (isFunction<Job['work']>(given) ? given : new Refusal()),
+  },
+};
+
+interface Placement {
+  readonly at: Schedule;
+  readonly timeZone: string | null;
+  readonly flexibleMinutes: number | null;
+  readonly start: Date | null;
+  readonly end: Date | null;
+  readonly enabled: boolean;
+}
+
+const instant: Option<Date | null> = {
+  allowed: 'a time in ISO 8601 with its zone, in the years 1970 to 2199, such as 2027-01-01T00:00:00Z',
+  byDefault: null,
+  read: (given) => instantOf(given) ?? new Refusal(),
+};
+
+/** The options of a schedule. */
+export const scheduleOptions: Options<Placement> & Record<keyof ScheduleOptions, unknown> = {
+  at: {
+    allowed: 'cron(…) or rate(…), as AWS writes them',
+    alias: ['cron', 'rate', 'expression', 'schedule', 'pattern'],
+    read: (given, place) =>
+      typeof given === 'string' ? asked(place, () => parseSchedule(given)) : new Refusal(),
+  },
+  timeZone: {
+    allowed: 'an IANA name, such as Europe/Berlin',
+    byDefault: null,
+    alias: ['tz', 'zone', 'location'],
+    read: (given, place) =>
+      typeof given === 'string' ? asked(place, () => (checkTimeZone(given), given)) : new Refusal(),
+  },
+  flexibleMinutes: { ...whole(1, 1_440, null), alias: ['flexibleTimeWindow', 'windowMinutes', 'jitter'] },
+  start: { ...instant, alias: ['startDate', 'from', 'notBefore', 'after'] },
+  end: { ...instant, alias: ['endDate', 'until', 'notAfter', 'before'] },
+  enabled: { ...flag(true), alias: ['disabled', 'state'] },
+};
 
 /**
  * Declares a job; its options are checked here and now.
  * @throws {JobError} naming the option, what was given and what is allowed
  */
 export function defineJob(options: JobOptions): Job {
-  const where = `job ${JSON.stringify(options.name)}`;
-  const refuse = (option: string, given: unknown, allowed: string): never => {
-    throw new JobError(`${where}: ${option} is ${show(given)}; allowed: ${allowed}`);
-  };
-  const whole = (option: keyof JobOptions, given: number, least: number, most: number) => {
-    if (!Number.isInteger(given) || given < least || given > most)
-      refuse(option, given, `a whole number from ${least} to ${most}`);
-    return given;
-  };
-  const oneOf = <T extends string>(option: keyof JobOptions, given: T, allowed: readonly T[]): T =>
-    allowed.includes(given) ? given : refuse(option, given, allowed.join(', '));
-
-  for (const key of Object.keys(options)) if (!known.has(key)) refuse(key, 'unknown', [...known].join(', '));
-  if (!/^[a-z][a-z0-9-]{0,39}$/.test(options.name))
-    refuse('name', options.name, 'lower-case letters, digits and hyphens, a letter first, at most 40');
-  if (typeof options.work !== 'function') refuse('work', options.work, 'an async function');
-
-  const overlap = oneOf('overlap', options.overlap ?? 'skip', ['skip', 'wait', 'replace', 'allow']);
-  const slots = whole('slots', options.slots ?? 1, 1, 100);
-  if (overlap === 'allow' && (options.lock !== undefined || slots > 1))
-    refuse('overlap', 'allow', 'without lock and slots, since each slot then has a lock of its own');
-  if (typeof options.lock === 'bigint' && slots > 1)
-    refuse('slots', slots, 'only 1 where lock is an integer');
-  if (typeof options.lock === 'bigint') checkKey(options.lock);
-  if (options.lock === '') refuse('lock', options.lock, 'a name of at least one character');
-
-  return {
-    name: options.name,
-    description: options.description ?? '',
-    schedules: schedulesOf(options, where),
-    timeoutMs: whole('timeoutMs', options.timeoutMs ?? 300_000, 100, longestRunMs),
-    leaseMs: options.leaseMs === undefined ? null : whole('leaseMs', options.leaseMs, 2_000, 300_000),
-    lock: options.lock ?? options.name,
-    slots,
-    overlap,
-    waitMs: whole('waitMs', options.waitMs ?? 10_000, 0, 300_000),
-    retries: whole('retries', options.retries ?? 2, 0, 2),
-    lockDelayMs:
-      options.lockDelayMs === undefined ? null : whole('lockDelayMs', options.lockDelayMs, 0, 600_000),
-    afterLost: oneOf('afterLost', options.afterLost ?? 'rerun', ['rerun', 'hold']),
-    startDeadlineMs:
-      options.startDeadlineMs === undefined
-        ? null
-        : whole('startDeadlineMs', options.startDeadlineMs, 1_000, 7 * 86_400_000),
-    catchUp: oneOf('catchUp', options.catchUp ?? 'skip', ['skip', 'one', 'all']),
-    catchUpLimit: whole('catchUpLimit', options.catchUpLimit ?? 10, 1, 1_000),
-    enabled: options.enabled ?? true,
-    work: options.work,
-  };
+  const owner = ownerOf(options);
+  const { schedule, lock, ...decided } = readOptions<Decided>(jobOptions, options, { owner, path: '' });
+  const job: Job = { ...decided, schedules: schedule, lock: lock ?? decided.name };
+  demandTogether(job, lock !== null, (path, given, allowed) => refusal({ owner, path }, given, [allowed]));
+  return job;
 }
 
-function schedulesOf(options: JobOptions, where: string): JobSchedule[] {
-  const given = options.schedule ?? [];
-  const list: readonly (string | ScheduleOptions)[] = isList(given) ? given : [given];
-  return list.map((one) => {
-    const { at, ...rest } = typeof one === 'string' ? { at: one } : one;
-    try {
-      return { schedule: parseSchedule(at), ...placed(rest, where) };
-    } catch (error) {
-      if (error instanceof ScheduleError)
-        throw new JobError(`${where}: schedule: ${error.message}`, { cause: error });
-      throw error;
-    }
-  });
+/** How messages call a job whose options may be anything yet. */
+function ownerOf(options: unknown): string {
+  try {
+    const name = (options as Partial<JobOptions> | null | undefined)?.name;
+    if (name === undefined) return 'a job without a name';
+    return isJobName(name) ? `job ${JSON.stringify(name)}` : `job ${show(name)}`;
+  } catch {
+    return 'a job whose name can’t be read';
+  }
 }
 
-/** Where a schedule is kept: a rule knows neither zone nor window, start or end. */
-function placed(options: Omit<ScheduleOptions, 'at'>, where: string): Omit<JobSchedule, 'schedule'> {
-  const { timeZone, flexibleMinutes, start, end, enabled = true } = options;
-  if (timeZone !== undefined) checkTimeZone(timeZone);
-  if (
-    flexibleMinutes !== undefined &&
-    !(Number.isInteger(flexibleMinutes) && flexibleMinutes >= 1 && flexibleMinutes <= 1_440)
-  )
-    throw new JobError(
-      `${where}: flexibleMinutes is ${flexibleMinutes}; allowed: a whole number from 1 to 1440`,
-    );
-  const isRule = [timeZone, flexibleMinutes, start, end].every((option) => option === undefined);
-  return {
+function isJobName(given: unknown): given is string {
+  return typeof given === 'string' && /^[a-z][a-z0-9-]{0,39}$/.test(given);
+}
+
+/** A generator's body is never entered by calling it. */
+function isFunction<F>(given: unknown): given is F {
+  return typeof given === 'function' && !Object.prototype.toString.call(given).includes('GeneratorFunction');
+}
+
+type Refuse = (option: keyof JobOptions, given: unknown, allowed: string) => JobError;
+
+/** What each option allows by itself, but not beside another. */
+function demandTogether(job: Job, hasLock: boolean, refuse: Refuse): void {
+  const { overlap, slots, lock, leaseMs, lockDelayMs } = job;
+  if (overlap === 'allow' && (hasLock || slots > 1))
+    throw refuse('overlap', overlap, 'without lock and slots, since each slot then has a lock of its own');
+  if (typeof lock === 'bigint' && slots > 1) throw refuse('slots', slots, 'only 1 where lock is an integer');
+  if (leaseMs !== null && isTooShort(lockDelayMs, leaseMs))
+    throw refuse('lockDelayMs', lockDelayMs, `0, or at least the lease, which is ${leaseMs}`);
+}
+
+/** A delay that ends while a cut-off holder may still work is of no use, and looks as if it were. */
+export function isTooShort(lockDelayMs: number | null, leaseMs: number): boolean {
+  return lockDelayMs !== null && lockDelayMs > 0 && lockDelayMs < leaseMs;
+}
+
+function isScheduleLike(given: unknown): given is string | object {
+  return typeof given === 'string' || (typeof given === 'object' && given !== null);
+}
+
+function readSchedule(given: unknown, place: Place): JobSchedule {
+  if (!isScheduleLike(given)) throw refusal(place, given, [jobOptions.schedule.allowed]);
+  const options = typeof given === 'string' ? { at: given } : given;
+  const inside = { ...place, path: `${place.path}.` };
+  const { at, timeZone, ...rest } = readOptions<Placement>(scheduleOptions, options, inside);
+  const isRule = [timeZone, rest.flexibleMinutes, rest.start, rest.end].every((option) => option === null);
+  const schedule: JobSchedule = {
+    schedule: at,
     timeZone: timeZone ?? 'UTC',
+    // A rule knows neither zone nor window, start or end.
     via: isRule ? 'rule' : 'scheduler',
-    flexibleMinutes: flexibleMinutes ?? null,
-    start: timeOf('start', start, where),
-    end: timeOf('end', end, where),
-    enabled,
+    ...rest,
   };
+  demandDue(schedule, place);
+  return schedule;
 }
 
-function timeOf(option: string, given: string | undefined, where: string): Date | null {
-  if (given === undefined) return null;
-  if (Number.isNaN(Date.parse(given)))
-    throw new JobError(`${where}: ${option} is ${show(given)}; allowed: a time in ISO 8601`);
-  return new Date(given);
+function demandDue(schedule: JobSchedule, place: Place): void {
+  const { start, end } = schedule;
+  if (start !== null && end !== null && end <= start)
+    throw refusal({ ...place, path: `${place.path}.end` }, end.toISOString(), [
+      `a time after the start, which is ${start.toISOString()}`,
+    ]);
+  if (isDueAfter(schedule, firstDeclared)) return;
+  const when =
+    start === null && end === null ? 'it never falls due' : 'it never falls due between start and end';
+  throw refusal(place, schedule.schedule.expression, [`a schedule that falls due; ${when}`]);
 }
 
-function isList(given: JobOptions['schedule'] & {}): given is readonly (string | ScheduleOptions)[] {
-  return Array.isArray(given);
+/** Whether any occurrence is left after an instant, within the schedule's start and end. */
+export function isDueAfter({ schedule, timeZone, start, end }: JobSchedule, after: Date): boolean {
+  // An occurrence right at the start is one.
+  const from = start !== null && start > after ? new Date(start.getTime() - 1) : after;
+  const next = schedule.kind === 'rate' ? from : nextAfter(schedule, from, timeZone);
+  return next !== undefined && (end === null || next <= end);
 }
 
-/** @throws {JobError} for an integer that is no signed 64-bit advisory lock key */
-export function checkKey(key: bigint): bigint {
-  if (BigInt.asIntN(64, key) !== key)
-    throw new JobError(`lock key ${key} does not fit a signed 64-bit integer`);
-  return key;
-}
-
-function show(given: unknown): string {
-  return typeof given === 'string' ? JSON.stringify(given) : String(given);
+/** What AWS would refuse in a schedule; that error names the part itself. */
+function asked<T>({ owner, path }: Place, read: () => T): T {
+  try {
+    return read();
+  } catch (error) {
+    if (error instanceof ScheduleError)
+      throw new JobError(`${owner}: ${path.replace(/\.\w+$/, '')}: ${error.message}`, { cause: error });
+    throw error;
+  }
 }
 
 /** The jobs of a deployment, by name. */
 export type Registry = ReadonlyMap<string, Job>;
 
-/** @throws {JobError} if two jobs have one name */
+/** Names of functions that each deployment has beside those of its jobs. */
+const reservedNames: ReadonlyMap<string, string> = new Map([
+  ['sweep', 'the sweep'],
+  ['http', 'the HTTP entry'],
+]);
+
+/**
+ * The jobs of a deployment.
+ * @throws {JobError} if two have one name, one has a name of Cronce's own, or the locks of two come to one key
+ */
 export function defineJobs(jobs: readonly Job[]): Registry {
   const registry = new Map<string, Job>();
-  for (const job of jobs) {
+  for (const job of listOf(jobs)) {
+    const own = reservedNames.get(job.name);
+    if (own !== undefined)
+      throw new JobError(
+        `a job is named ${JSON.stringify(job.name)}, which is the name of ${own}; rename it`,
+      );
     if (registry.has(job.name))
       throw new JobError(`two jobs are named ${JSON.stringify(job.name)}; rename one`);
     registry.set(job.name, job);
   }
+  checkLocks(registry);
   return registry;
+}
+
+/** A registry is easily given what is no job yet: the options of one, or what a file happens to export. */
+function listOf(jobs: unknown): readonly Job[] {
+  if (!Array.isArray(jobs)) throw new JobError(`defineJobs was given ${show(jobs)}; allowed: a list of jobs`);
+  return jobs.map((job: Partial<Job> | null | undefined, index) => {
+    if (!isJobName(job?.name) || !Array.isArray(job.schedules))
+      throw new JobError(
+        `defineJobs was given ${show(job)} as number ${index + 1}; allowed: what defineJob answers`,
+      );
+    return job as Job;
+  });
 }

@@ -1,12 +1,10 @@
-import { createHash } from 'node:crypto';
 import type { QueryResult } from './postgres/driver.ts';
-import { checkKey, JobError, type Job, type Registry } from './job.ts';
-import { begin, call, limitsSql } from './postgres/call.ts';
+import { begin, callSql, limitsSql } from './postgres/call.ts';
 import { answerOf } from './postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from './postgres/errors.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
 import type { Session } from './postgres/session.ts';
-import { unnamedDeployment, type Json, type Status } from './run.ts';
+import type { Status } from './run.ts';
 import { Stop } from './ending.ts';
 
 /**
@@ -25,57 +23,7 @@ const enterWaitMs = 2_500;
 /** How long it may take in all. Longer than both waits: lock_timeout shall speak, and not statement_timeout. */
 export const enterTimeLimitMs = 2 * enterWaitMs + 1_000;
 
-const namespace = 'cronce';
-
-/**
- * A lock's key: the first 8 bytes, big-endian, of SHA-256 over namespace and name, as signed 64-bit. In SQL:
- * `('x'||encode(substr(sha256(convert_to('cronce:'||name,'UTF8')),1,8),'hex'))::bit(64)::bigint`.
- * Never change it: during a rolling deployment old and new code would not exclude each other.
- */
-export function lockKey(name: string): bigint {
-  return createHash('sha256').update(`${namespace}:${name}`, 'utf8').digest().readBigInt64BE(0);
-}
-
-/**
- * A lock's name and the keys of its places; the guard keeps duplicates of one slot apart. A job's own lock belongs to its
- * deployment; one that is named on purpose is the database's, so that services exclude each other.
- */
-export function lockOf(job: Job, slot: string, params: Json, deployment: string = unnamedDeployment) {
-  const own = typeof job.lock === 'function' ? job.lock(params) : job.lock;
-  const ofSlot = scoped(`${job.name}@${slot}`, deployment);
-  const guard = lockKey(ofSlot);
-  if (job.overlap === 'allow') return { name: ofSlot, keys: [guard], guard };
-  if (typeof own === 'bigint') return { name: `key ${own}`, keys: [checkKey(own)], guard };
-  const name = own === job.name ? scoped(own, deployment) : own;
-  const keys = Array.from({ length: job.slots }, (_, place) =>
-    lockKey(place === 0 ? name : `${name}#${place}`),
-  );
-  return { name, keys, guard };
-}
-
-function scoped(name: string, deployment: string): string {
-  return deployment === unnamedDeployment ? name : `${deployment}/${name}`;
-}
-
-/**
- * Jobs share a lock by naming it alike, never by accident.
- * @throws {JobError} where two names come to one key
- */
-export function checkLocks(registry: Registry): void {
-  const owners = new Map<bigint, string>();
-  for (const job of registry.values()) {
-    if (typeof job.lock === 'function' || job.overlap === 'allow') continue;
-    const { name, keys } = lockOf(job, '', null);
-    for (const key of keys) {
-      const owner = owners.get(key) ?? name;
-      if (owner !== name)
-        throw new JobError(
-          `locks ${JSON.stringify(owner)} and ${JSON.stringify(name)} (job ${job.name}) have one lock key; rename one`,
-        );
-      owners.set(key, name);
-    }
-  }
-}
+export { checkLocks, LockNameError, lockKey, lockOf, type LockNames } from './lock-name.ts';
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */
 export function enterSql(
@@ -290,7 +238,7 @@ class Keeper implements HeldLock {
     try {
       this.#watch ??= await this.#options.openWatch();
       const run = this.#watch.literal(this.#options.runId);
-      const sql = call(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
+      const sql = callSql(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
       const results = await this.#watch.send(sql, this.#options.leaseMs);
       const seen = answerOf<(Heard & { atWork: boolean }) | null>(results, 'watched');
       if (seen?.atWork) this.#watched = this.#watch.answeredMessageSentAt;

@@ -1,22 +1,17 @@
 /**
- * When a schedule falls due. croner searches the calendar; this module owns the clocks on the wall.
+ * When a schedule falls due: the days that it names, and the clocks on the wall.
  *
- * croner is given the *parsed* schedule, printed as plain lists, and the wall clock as if it were UTC.
- * So its own reading of the grammar (it takes expressions that AWS refuses, knows no bare `L` in
- * day-of-week and no ranges that wrap around) and its own treatment of clock changes (a time in the
- * spring gap runs once the clock has jumped, a repeated time runs twice where any field has several
- * values) never come into play. It also searches ten times faster that way than with a zone. The search
- * itself, forward and back, has agreed with brute force in every test; one that finds nothing before the
- * end of 2199, such as 31 February, takes some milliseconds.
+ * No library: a search over the parsed lists is short, and every function carries it, to check its schedules and its
+ * events. It agrees with a brute-force reading in every test; one that finds nothing before the end of 2199, such as 31
+ * February, takes some milliseconds.
  *
  * EventBridge Scheduler's rules for zones, applied here: a local time that the clocks skip does not
  * fall due that day; one that they repeat falls due once, the first time round. Rules know UTC only.
  */
-import { Cron } from 'croner';
-
 import { checkTimeZone } from './schedule.ts';
 import type { CronSchedule, Days, RateSchedule, Schedule } from './schedule.ts';
 
+const minuteMs = 60_000;
 const dayMs = 86_400_000;
 
 /**
@@ -35,11 +30,9 @@ export function nextAfter(
   anchor = after,
 ): Date | undefined {
   if (schedule.kind === 'rate') return new Date(lastOfRate(schedule, after, anchor) + schedule.everyMs);
-  const calendar = calendarOf(schedule);
   const clock = clockOf(timeZone);
-  const start = new Date(clock.wallAt(after.getTime()));
-  for (let wall = calendar.nextRun(start); wall !== null; wall = calendar.nextRun(wall)) {
-    const instant = clock.firstAt(wall.getTime());
+  for (const wall of wallsFrom(schedule, clock.wallAt(after.getTime()))) {
+    const instant = clock.firstAt(wall);
     // While the clocks repeat an hour, its minutes lie ahead on the wall but have had their turn.
     if (instant !== undefined && instant > after.getTime()) return new Date(instant);
   }
@@ -57,13 +50,9 @@ export function previousAtOrBefore(
   anchor = before,
 ): Date | undefined {
   if (schedule.kind === 'rate') return new Date(lastOfRate(schedule, before, anchor));
-  const calendar = calendarOf(schedule);
   const clock = clockOf(timeZone);
-  const previous = (wallMs: number) => calendar.previousRuns(1, new Date(wallMs))[0];
-  // croner looks strictly before its reference, in whole seconds; a millisecond more includes it.
-  let wall = previous(clock.latestWallBy(before.getTime()) + 1);
-  for (; wall !== undefined; wall = previous(wall.getTime())) {
-    const instant = clock.firstAt(wall.getTime());
+  for (const wall of wallsBackFrom(schedule, clock.latestWallBy(before.getTime()))) {
+    const instant = clock.firstAt(wall);
     if (instant !== undefined && instant <= before.getTime()) return new Date(instant);
   }
   return undefined;
@@ -75,10 +64,10 @@ export function previousAtOrBefore(
  */
 export function matches(schedule: Schedule, at: Date, timeZone = 'UTC', anchor = at): boolean {
   if (schedule.kind === 'rate') return lastOfRate(schedule, at, anchor) === at.getTime();
-  if (at.getTime() % 1000 !== 0) return false;
   const clock = clockOf(timeZone);
-  const wallMs = clock.wallAt(at.getTime());
-  return calendarOf(schedule).match(new Date(wallMs)) && clock.firstAt(wallMs) === at.getTime();
+  const wall = clock.wallAt(at.getTime());
+  const [named] = wallsFrom(schedule, wall, wall);
+  return named === wall && clock.firstAt(wall) === at.getTime();
 }
 
 /**
@@ -103,43 +92,84 @@ function lastOfRate({ everyMs }: RateSchedule, at: Date, anchor: Date): number {
 
 // --- calendar -----------------------------------------------------------------------------------
 
-/** A search, built once for each schedule: building costs as much as several answers. */
-const calendars = new WeakMap<CronSchedule, Cron>();
-
-function calendarOf(schedule: CronSchedule): Cron {
-  const known = calendars.get(schedule);
-  if (known !== undefined) return known;
-  const calendar = new Cron(patternOf(schedule), {
-    mode: '7-part',
-    alternativeWeekdays: true,
-    utcOffset: 0,
-  });
-  calendars.set(schedule, calendar);
-  return calendar;
+/** The wall times that a schedule names, from one on, in order. Written as in {@link WallClock}. */
+function* wallsFrom(
+  schedule: CronSchedule,
+  from: number,
+  until = Infinity,
+): Generator<number, void, undefined> {
+  for (const midnight of daysNamed(schedule, startOfDay(from), until))
+    for (const wall of timesOf(schedule, midnight)) if (wall >= from && wall <= until) yield wall;
 }
 
-function patternOf({ minutes, hours, days, months, years }: CronSchedule): string {
-  const [dayOfMonth, dayOfWeek] = dayFieldsOf(days);
-  return ['0', minutes, hours, dayOfMonth, months, dayOfWeek, years].join(' ');
+/** The same, backwards, from one on. */
+function* wallsBackFrom(schedule: CronSchedule, from: number): Generator<number, void, undefined> {
+  for (const midnight of daysNamedBack(schedule, from))
+    for (const wall of timesOf(schedule, midnight).reverse()) if (wall <= from) yield wall;
 }
 
-function dayFieldsOf(days: Days): readonly [dayOfMonth: string, dayOfWeek: string] {
+function* daysNamed(schedule: CronSchedule, from: number, until: number): Generator<number, void, undefined> {
+  const { years, months } = schedule;
+  const first = new Date(from).getUTCFullYear();
+  for (const year of years.filter((one) => one >= first))
+    for (const month of months) {
+      if (Date.UTC(year, month - 1) > until) return;
+      if (Date.UTC(year, month) > from) yield* midnights(schedule, year, month).filter((one) => one >= from);
+    }
+}
+
+function* daysNamedBack(schedule: CronSchedule, until: number): Generator<number, void, undefined> {
+  const last = new Date(until).getUTCFullYear();
+  for (const year of schedule.years.filter((one) => one <= last).reverse())
+    for (const month of schedule.months.toReversed())
+      if (Date.UTC(year, month - 1) <= until)
+        yield* midnights(schedule, year, month)
+          .filter((one) => one <= until)
+          .reverse();
+}
+
+function startOfDay(wall: number): number {
+  return Math.floor(wall / dayMs) * dayMs;
+}
+
+function timesOf({ hours, minutes }: CronSchedule, midnight: number): number[] {
+  return hours.flatMap((hour) => minutes.map((minute) => midnight + (hour * 60 + minute) * minuteMs));
+}
+
+function midnights({ days }: CronSchedule, year: number, month: number): number[] {
+  const length = new Date(Date.UTC(year, month, 0)).getUTCDate();
+  // AWS's weekdays: 1 is Sunday, and 7 is Saturday.
+  const weekdayOf = (date: number) => new Date(Date.UTC(year, month - 1, date)).getUTCDay() + 1;
+  return datesOf(days, length, weekdayOf).map((date) => Date.UTC(year, month - 1, date));
+}
+
+/** The dates that a rule names in a month, in order. */
+function datesOf(days: Days, length: number, weekdayOf: (date: number) => number): readonly number[] {
+  const all = Array.from({ length }, (_, i) => i + 1);
   switch (days.kind) {
     case 'dates':
-      return [days.dates.join(), '?'];
+      return days.dates.filter((date) => date <= length);
     case 'last-date':
-      return ['L', '?'];
+      return [length];
     case 'last-working-day':
-      return ['LW', '?'];
+      return [nearestWorkingDay(length, length, weekdayOf)];
     case 'working-day-nearest':
-      return [`${days.date}W`, '?'];
+      return days.date <= length ? [nearestWorkingDay(days.date, length, weekdayOf)] : [];
     case 'weekdays':
-      return ['?', days.weekdays.join()];
+      return all.filter((date) => days.weekdays.includes(weekdayOf(date)));
     case 'nth-weekday':
-      return ['?', `${days.weekday}#${days.nth}`];
+      return all.filter((date) => weekdayOf(date) === days.weekday).slice(days.nth - 1, days.nth);
     case 'last-weekday':
-      return ['?', `${days.weekday}L`];
+      return all.filter((date) => weekdayOf(date) === days.weekday).slice(-1);
   }
+}
+
+/** On a Saturday the Friday, on a Sunday the Monday; at an end of the month the other way, to stay within it. */
+function nearestWorkingDay(date: number, length: number, weekdayOf: (date: number) => number): number {
+  const weekday = weekdayOf(date);
+  if (weekday === 7) return date === 1 ? date + 2 : date - 1;
+  if (weekday === 1) return date === length ? date - 2 : date + 1;
+  return date;
 }
 
 // --- clock --------------------------------------------------------------------------------------

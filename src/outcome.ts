@@ -1,6 +1,7 @@
 import type { QueryResult } from './postgres/driver.ts';
+import { captureError, captureText, captureValue, isA } from './capture.ts';
 import { PermanentError } from './job.ts';
-import { call, limitsSql } from './postgres/call.ts';
+import { callSql, limitsSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import {
   CancelRequested,
@@ -13,7 +14,6 @@ import {
 import type { Session } from './postgres/session.ts';
 import type { Json, Outcome, RunError, RunRecord } from './run.ts';
 import { Stop, type WorkResult } from './ending.ts';
-import { storable, storableText } from './storable.ts';
 
 /**
  * This step's secret: what a result means, and how it is recorded so that record and writes agree.
@@ -51,14 +51,14 @@ export class OutcomeUnknown extends Error {
 export function verdictOf(result: WorkResult, sessionLost = false): Verdict {
   switch (result.kind) {
     case 'returned':
-      return { status: 'succeeded', output: storable(result.value), error: null, final: true };
+      return { status: 'succeeded', output: captureValue(result.value), error: null, final: true };
     case 'threw':
-      return sessionLost && result.error instanceof ConnectionLost
+      return sessionLost && isA(result.error, ConnectionLost)
         ? lost(result.error)
         : {
             status: 'failed',
             output: null,
-            error: storedError(result.error),
+            error: captureError(result.error),
             final: isPermanent(result.error),
           };
     case 'stopped':
@@ -68,7 +68,7 @@ export function verdictOf(result: WorkResult, sessionLost = false): Verdict {
 
 function stopped(stop: Stop, cutOff: boolean): Verdict {
   const words = cutOff ? `${stop.message}; the work ignored its signal and was cut off` : stop.message;
-  const error = { name: stop.name, message: storableText(words), code: stop.reason };
+  const error = { name: stop.name, message: captureText(words), code: stop.reason };
   switch (stop.reason) {
     case 'lock_lost':
       return { status: 'lost', output: null, error, final: false };
@@ -80,15 +80,15 @@ function stopped(stop: Stop, cutOff: boolean): Verdict {
 }
 
 function lost(error: unknown): Verdict {
-  return { status: 'lost', output: null, error: storedError(error), final: false };
+  return { status: 'lost', output: null, error: captureError(error), final: false };
 }
 
 function failed(error: unknown): Verdict {
-  return { status: 'failed', output: null, error: storedError(error), final: false };
+  return { status: 'failed', output: null, error: captureError(error), final: false };
 }
 
 function isPermanent(error: unknown): boolean {
-  return error instanceof PermanentError;
+  return isA(error, PermanentError);
 }
 
 /**
@@ -212,7 +212,7 @@ async function settle(session: Session, verdict: Verdict, options: Recording): P
   const literal = session.literal(JSON.stringify(outcomeJson(verdict, options)));
   const limitMs = Math.max(lookMs / 2, Math.min(outsideMs, options.timeLeftMs()));
   const results = await session.send(
-    `ROLLBACK; ${call(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
+    `ROLLBACK; ${callSql(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
     limitMs,
   );
   return toRecord(answerOf<RunRecord>(results, 'settled'));
@@ -248,30 +248,4 @@ function explained(error: unknown): unknown {
   return error instanceof StatementCancelled
     ? new PostgresError(`the commit was cancelled: ${error.message}`, { cause: error })
     : error;
-}
-
-const causes = 8;
-
-/** What was thrown, as it can be stored: also a string, an AggregateError, a circular `cause`. Never throws. */
-export function storedError(thrown: unknown, seen: readonly unknown[] = []): RunError {
-  if (!(thrown instanceof Error)) return { name: 'NonError', message: readable(thrown) };
-  const inside = [...seen, thrown];
-  const deeper = (next: unknown): RunError =>
-    inside.includes(next) || inside.length >= causes
-      ? { name: 'Cut', message: '[cut: circular or too deep]' }
-      : storedError(next, inside);
-  const code = 'code' in thrown && typeof thrown.code === 'string' ? { code: storableText(thrown.code) } : {};
-  return {
-    name: storableText(thrown.name),
-    message: storableText(thrown.message),
-    ...code,
-    ...(thrown.stack === undefined ? {} : { stack: storableText(thrown.stack).slice(0, 4_000) }),
-    ...(thrown.cause === undefined ? {} : { cause: deeper(thrown.cause) }),
-    ...(thrown instanceof AggregateError ? { errors: thrown.errors.slice(0, 20).map(deeper) } : {}),
-  };
-}
-
-function readable(thrown: unknown): string {
-  if (typeof thrown === 'string') return storableText(thrown);
-  return JSON.stringify(storable(thrown));
 }

@@ -1,4 +1,5 @@
-import { answerOf } from './postgres/record.ts';
+import { change } from './postgres/call.ts';
+import { isoTime } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 
 /**
@@ -26,17 +27,17 @@ export async function pauseJob(
   reason: string | null,
 ): Promise<PauseState> {
   const why = reason === null ? 'NULL' : session.literal(reason);
-  return change(session, `cronce.pause_job(${session.literal(job)}, ${session.literal(by)}, ${why}, NULL)`);
+  const call = `cronce.pause_job(${session.literal(job)}, ${session.literal(by)}, ${why}, NULL)`;
+  return stateAfter(session, call, job);
 }
 
 /** One that is not paused stays as it is. */
 export async function resumeJob(session: Session, job: string, by: string): Promise<PauseState> {
-  return change(session, `cronce.resume_job(${session.literal(job)}, ${session.literal(by)}, NULL)`, job);
+  return stateAfter(session, `cronce.resume_job(${session.literal(job)}, ${session.literal(by)}, NULL)`, job);
 }
 
-async function change(session: Session, call: string, job = ''): Promise<PauseState> {
-  const row = answerOf<JobRow | null>(await session.send(`SELECT to_jsonb(${call}) AS job`), 'job');
-  if (!row?.paused_at || !row.paused_by) return { job: row?.name ?? job, paused: null };
-  const at = new Date(row.paused_at).toISOString();
-  return { job: row.name, paused: { at, by: row.paused_by, reason: row.pause_reason } };
+async function stateAfter(session: Session, call: string, job: string): Promise<PauseState> {
+  const row = await change<JobRow | null>(session, `to_jsonb(${call})`);
+  if (!row?.paused_at || !row.paused_by) return { job, paused: null };
+  return { job, paused: { at: isoTime(row.paused_at), by: row.paused_by, reason: row.pause_reason } };
 }

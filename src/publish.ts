@@ -1,4 +1,4 @@
-import { begin, call, limitsSql } from './postgres/call.ts';
+import { begin, callSql, limitsSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { unnamedDeployment, type Logger, type RunRecord } from './run.ts';
@@ -69,7 +69,7 @@ export async function publish(
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options);
   else if (!session.lost.aborted)
-    await session.farewell(`ROLLBACK; ${call(`cronce.mark_told('{${ids.join(',')}}')`, 'told')}`);
+    await session.farewell(`ROLLBACK; ${callSql(`cronce.mark_told('{${ids.join(',')}}')`, 'told')}`);
 }
 
 /**

@@ -31,15 +31,29 @@ export type TriggerKind = 'rule' | 'scheduler' | 'manual' | 'sweep' | 'unknown';
 
 export type Json = string | number | boolean | null | readonly Json[] | { readonly [key: string]: Json };
 
-/** An error as it is stored: what was thrown, cleaned, with its causes. */
-export interface RunError {
+/** What PostgreSQL tells of an error besides its code, under the names that its drivers give it. */
+export const sqlFields = [
+  'severity',
+  'detail',
+  'hint',
+  'position',
+  'where',
+  'schema',
+  'table',
+  'column',
+  'dataType',
+  'constraint',
+] as const;
+
+/** An error as it is stored: what was thrown, cleaned, with its causes; 64 KB of JSON at most. */
+export type RunError = Readonly<Partial<Record<(typeof sqlFields)[number], string>>> & {
   readonly name: string;
   readonly message: string;
   readonly code?: string;
   readonly stack?: string;
   readonly cause?: RunError;
   readonly errors?: readonly RunError[];
-}
+};
 
 /** One delivery and its outcome, as stored in `cronce.run` and sent to every sink. Times are ISO 8601, UTC. */
 export interface RunRecord {

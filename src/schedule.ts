@@ -11,6 +11,7 @@
  * does this. What AWS leaves undefined is refused rather than guessed: a step in day-of-week, `L` or
  * `W` in a list, an offset such as `L-3`.
  */
+import { linkedZones } from './zones.ts';
 
 /** The part of a schedule that an error is about. */
 export type ScheduleField =
@@ -108,26 +109,27 @@ export function parseSchedule(expression: string): Schedule {
  *   Scheduler takes no offsets such as `+01:00`, and whether it would overlook the case it doesn't say.
  */
 export function checkTimeZone(zone: string): void {
-  const known = knownZone(zone);
-  if (known === undefined) {
-    const cure = 'use an IANA name such as UTC, Europe/Berlin or America/New_York';
-    throw new ScheduleError(zone, 'time zone', zone, cure);
-  }
-  // An alias resolves to another name (Asia/Kolkata to Asia/Calcutta), so only the case can be compared.
-  if (known !== zone && known.toLowerCase() === zone.toLowerCase()) {
-    throw new ScheduleError(zone, 'time zone', zone, `write ${known}`);
+  if (isZone(zone)) return;
+  const meant = knownZones().find((known) => known.toLowerCase() === zone.toLowerCase());
+  const cure =
+    meant === undefined
+      ? 'use an IANA name such as UTC, Europe/Berlin or America/New_York'
+      : `write ${meant}`;
+  throw new ScheduleError(zone, 'time zone', zone, cure);
+}
+
+/** IANA's and the engine's: its ICU also knows names that IANA doesn't, and an old one may lack a new zone. */
+function isZone(zone: string): boolean {
+  try {
+    return knownZones().includes(zone) && new Intl.DateTimeFormat('en', { timeZone: zone }).format() !== '';
+  } catch {
+    // The only fault DateTimeFormat finds with a string here is that it names no zone.
+    return false;
   }
 }
 
-function knownZone(zone: string): string | undefined {
-  try {
-    return /^[a-z]/i.test(zone)
-      ? new Intl.DateTimeFormat('en', { timeZone: zone }).resolvedOptions().timeZone
-      : undefined;
-  } catch {
-    // The only fault DateTimeFormat finds with a string here is that it names no zone.
-    return undefined;
-  }
+function knownZones(): readonly string[] {
+  return ['UTC', ...Intl.supportedValuesOf('timeZone'), ...linkedZones];
 }
 
 // --- cron ---------------------------------------------------------------------------------------

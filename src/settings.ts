@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs';
+import { X509Certificate } from 'node:crypto';
 import * as v from 'valibot';
 import { unnamedDeployment } from './run.ts';
 import type { DriverName, Target } from './postgres/driver.ts';
@@ -49,15 +51,73 @@ const list = v.pipe(
   v.everyItem((token) => token.length >= 16, 'tokens of at least 16 characters, separated by commas'),
 );
 
+const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'];
+
+/** What keeps a URL from being used, without a word of what it holds. */
+function faultOf(text: string): string | undefined {
+  const url = parsed(text);
+  if (url === null || url.hash !== '' || / /.test(text.trim()) || endsEarly(url))
+    return 'is a character in the password not percent-encoded?';
+  const parts = { user: url.username, password: url.password, host: url.hostname, database: url.pathname };
+  const wrong = Object.entries(parts).find(([, part]) => !isEncoded(part))?.[0];
+  if (wrong !== undefined) return `the percent-encoding of the ${wrong} is wrong; a % itself is written %25`;
+  const mode = url.searchParams.get('sslmode');
+  if (mode !== null && !sslModes.includes(mode)) return `sslmode is one of ${sslModes.join(', ')}`;
+  return faultOfFiles(url.searchParams);
+}
+
+/** Nobody logs in, but further on comes an @: a / or ? of the password has ended it. */
+function endsEarly({ username, pathname, search, searchParams }: URL): boolean {
+  return username === '' && !searchParams.has('user') && `${pathname}${search}`.includes('@');
+}
+
+/** Unix sockets have no host before the path, which WHATWG doesn't allow behind a user. */
+function parsed(text: string): URL | null {
+  const whole = text.replace(/^(postgres(?:ql)?:\/\/[^/?#]*@)\//, '$1socket/');
+  return URL.canParse(whole) ? new URL(whole) : null;
+}
+
+/** UTF-8 in escapes, and no NUL, which would end the text early. */
+function isEncoded(part: string): boolean {
+  try {
+    return !decodeURIComponent(part).includes('\0');
+  } catch {
+    return false;
+  }
+}
+
+function faultOfFiles(given: URLSearchParams): string | undefined {
+  for (const key of ['sslrootcert', 'sslcert', 'sslkey'])
+    for (const file of given.getAll(key)) {
+      const fault = faultOfPem(file, key === 'sslkey' ? 'PRIVATE KEY' : 'CERTIFICATE');
+      if (fault !== undefined) return `${key} names ${JSON.stringify(file)}, ${fault}`;
+    }
+  return undefined;
+}
+
+function faultOfPem(file: string, kind: 'PRIVATE KEY' | 'CERTIFICATE'): string | undefined {
+  try {
+    const pem = readFileSync(file, 'utf8');
+    if (!new RegExp(`-----BEGIN [A-Z ]*${kind}-----`).test(pem)) return `which holds no ${kind} in PEM`;
+    if (kind === 'CERTIFICATE') new X509Certificate(pem);
+    return undefined;
+  } catch (error) {
+    const { code = '' } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' && file === 'system')
+      return 'which is libpq’s word; leave it out for Node’s own CAs';
+    return /^E[A-Z]+$/.test(code) ? `which can’t be read (${code})` : `which holds no ${kind} in PEM`;
+  }
+}
+
 /** An empty variable is an absent one: deployment templates can't leave one out. */
 const shape = v.strictObject({
   DATABASE_URL: v.pipe(
     v.string('a postgres:// URL'),
     v.regex(/^postgres(ql)?:\/\//, 'a postgres:// URL'),
-    v.check(
-      (text) => URL.canParse(text),
-      'a postgres:// URL (is a character in the password not percent-encoded?)',
-    ),
+    v.rawCheck(({ dataset, addIssue }) => {
+      const fault = dataset.typed ? faultOf(dataset.value) : undefined;
+      if (fault !== undefined) addIssue({ message: `a postgres:// URL (${fault})` });
+    }),
   ),
   CRONCE_DEPLOYMENT: v.optional(
     v.pipe(
@@ -132,7 +192,7 @@ function refusal(issue: v.BaseIssue<unknown>, given: Record<string, unknown>): S
 }
 
 function targetOf(env: v.InferOutput<typeof shape>): Target {
-  const host = new URL(env.DATABASE_URL).hostname;
+  const host = parsed(env.DATABASE_URL)?.hostname ?? '';
   const relay = env.CRONCE_NEON_RELAY;
   const onNeon = host.endsWith('.neon.tech') || relay !== undefined;
   const driver: DriverName = env.CRONCE_DRIVER ?? (onNeon ? 'neon' : 'pg');

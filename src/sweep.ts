@@ -2,7 +2,7 @@ import { v7 as uuidV7 } from 'uuid';
 import { defineJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
 import { matches, occurrencesBetween } from './occurrences.ts';
-import { call } from './postgres/call.ts';
+import { callSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { logOutcome, relay, type PublishOptions } from './publish.ts';
@@ -366,7 +366,7 @@ class Sweep {
     if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
     const reader = this.#reader;
     const sql = query(...values.map((value) => (value === null ? 'NULL' : reader.literal(value))));
-    const results = await reader.send(call(`(${sql})`, 'answer', lookMs), lookMs + 1_000);
+    const results = await reader.send(callSql(`(${sql})`, 'answer', lookMs), lookMs + 1_000);
     return answerOf<T>(results, 'answer');
   }
 

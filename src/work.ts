@@ -1,9 +1,10 @@
-import type { QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import type { Transaction, WorkContext } from './job.ts';
 import type { Session } from './postgres/session.ts';
 import type { Logger, RunRecord } from './run.ts';
 import { Stop, type WorkResult } from './ending.ts';
 import { inFence } from './fenced.ts';
+import { owningStrays } from './strays.ts';
+import { WorkIsOver, WorkTransaction } from './transaction.ts';
 
 /**
  * This step's secret: what a job's function may touch, until when, and how it is cut off.
@@ -42,7 +43,7 @@ export async function performWork(options: WorkOptions): Promise<WorkResult> {
   }, timeMs);
   try {
     const reach = { tx, signal, ended: ended.signal, timeLeftMs: () => endsAt - performance.now() };
-    const working = start(options.work, contextOf(run, options, reach));
+    const working = start(options, tx, contextOf(run, options, reach));
     return await orCutOff(working, signal, options.graceMs);
   } finally {
     clearTimeout(timer);
@@ -50,13 +51,34 @@ export async function performWork(options: WorkOptions): Promise<WorkResult> {
   }
 }
 
-async function start(work: WorkOptions['work'], context: WorkContext): Promise<WorkResult> {
+async function start(options: WorkOptions, tx: WorkTransaction, context: WorkContext): Promise<WorkResult> {
   try {
     context.signal.throwIfAborted();
-    return { kind: 'returned', value: await work(context) };
+    const { run, logger } = options;
+    const told = { logger, about: { runId: run.id, job: run.job } };
+    const value = await owningStrays(told, async () => settled(tx, async () => options.work(context)));
+    await leaveNothing(options, tx, true);
+    return { kind: 'returned', value };
   } catch (error) {
+    await leaveNothing(options, tx, false).catch(() => undefined); // the work's own error is the one to tell
     return { kind: 'threw', error };
   }
+}
+
+async function settled<T>(tx: WorkTransaction, body: (tx: Transaction) => Promise<T>): Promise<T> {
+  const value = await body(tx);
+  await tx.settle();
+  return value;
+}
+
+async function leaveNothing({ run, logger }: WorkOptions, tx: WorkTransaction, kept: boolean): Promise<void> {
+  const left = await tx.undoLeftovers({ kept, leaseMs: run.leaseMs ?? 0 });
+  if (left.length === 0) return;
+  logger.warn(`the work left on the session, behind its transaction: ${left.join('; ')}`, {
+    runId: run.id,
+    job: run.job,
+    left,
+  });
 }
 
 /** A stop decides, even over work that returned after it: what it did was no longer covered. */
@@ -133,15 +155,14 @@ async function fenced<T>(
 ): Promise<T> {
   const { pid, openSession } = options;
   const signal = AbortSignal.any([reach.signal, reach.ended]);
-  return inFence({ ...reach, run, pid, openSession, signal }, async (session, over) =>
-    body(
-      new WorkTransaction(session, () =>
-        over.aborted
-          ? new WorkIsOver('the fenced transaction has ended')
-          : refusal(reach.signal, reach.ended),
-      ),
-    ),
-  );
+  return inFence({ ...reach, run, pid, openSession, signal }, async (session, over) => {
+    const tx = new WorkTransaction(session, () =>
+      over.aborted ? new WorkIsOver('the fenced transaction has ended') : refusal(reach.signal, reach.ended),
+    );
+    const value = await settled(tx, body);
+    await leaveNothing(options, tx, true);
+    return value;
+  });
 }
 
 function refusal(stopped: AbortSignal, ended: AbortSignal): Error | undefined {
@@ -149,82 +170,4 @@ function refusal(stopped: AbortSignal, ended: AbortSignal): Error | undefined {
   if (!stopped.aborted) return undefined;
   const stop = stopped.reason as Stop;
   return new WorkIsOver(`the work was told to stop: ${stop.message}`, { cause: stop });
-}
-
-/** A transaction was used after its work had ended or was told to stop. Nothing was sent. */
-export class WorkIsOver extends Error {
-  override readonly name = 'WorkIsOver';
-}
-
-/** A statement that would end, split or stall the lock's transaction. Nothing was sent. */
-export class ForbiddenStatement extends Error {
-  override readonly name = 'ForbiddenStatement';
-}
-
-class WorkTransaction implements Transaction {
-  readonly #session: Session;
-  readonly #refusal: () => Error | undefined;
-
-  constructor(session: Session, refusal: () => Error | undefined) {
-    this.#session = session;
-    this.#refusal = refusal;
-  }
-
-  async query<Row extends QueryResultRow>(
-    query: string | QueryConfig,
-    values?: readonly unknown[],
-  ): Promise<QueryResult<Row>> {
-    demandPermitted(query);
-    const refused = this.#refusal();
-    if (refused) throw refused;
-    const alone = mightBeSeveral(query, values);
-    return (await this.#session.query(query, values && [...values], { alone })) as QueryResult<Row>;
-  }
-
-  async connect(): Promise<Transaction & { release(): void }> {
-    return { query: this.query.bind(this), connect: this.connect.bind(this), release: () => undefined };
-  }
-}
-
-const forbidden: Readonly<Record<string, string>> = {
-  begin: 'the work runs in the lock’s own transaction',
-  start: 'the work runs in the lock’s own transaction',
-  commit: 'returning from the work commits',
-  end: 'returning from the work commits',
-  rollback: 'throwing from the work rolls back',
-  abort: 'throwing from the work rolls back',
-  savepoint: 'the work already runs inside one',
-  release: 'the savepoint around the work is the coordinator’s',
-  prepare: 'a prepared statement or transaction would outlive the run',
-  copy: 'COPY stalls the heartbeat; insert from an array with unnest',
-  listen: 'the connection ends with the run',
-  discard: 'the connection may be shared by a pooler',
-};
-
-/**
- * Statements go one at a time, so the server refuses what a leading keyword would hide. The keyword is looked for
- * behind comments; a text that begins with neither keyword nor bracket is refused with them.
- */
-function demandPermitted(query: string | QueryConfig): void {
-  if (typeof query === 'object' && 'submit' in query)
-    throw new ForbiddenStatement(
-      'cursors and streams are not for tx: a result that nobody reads stalls the heartbeat',
-    );
-  const text = textOf(query);
-  const keyword = /^(?:\s|--[^\n]*(?:\n|$)|\/\*[\s\S]*?\*\/)*([a-z]+|\(|$)/i.exec(text)?.[1]?.toLowerCase();
-  if (keyword === undefined) throw new ForbiddenStatement('a statement begins with a keyword');
-  const reason = Object.hasOwn(forbidden, keyword) ? forbidden[keyword] : undefined;
-  if (reason !== undefined) throw new ForbiddenStatement(`${keyword.toUpperCase()} is not for tx: ${reason}`);
-  if (/^(set|reset)$/.test(keyword) && !/\bset\s+(local|constraints)\b/i.test(text))
-    throw new ForbiddenStatement('SET without LOCAL would leak to the next user of a pooled connection');
-}
-
-/** With parameters the drivers send one statement anyway. */
-function mightBeSeveral(query: string | QueryConfig, values: readonly unknown[] | undefined): boolean {
-  const bound = values ?? (typeof query === 'object' ? query.values : undefined) ?? [];
-  return bound.length === 0 && textOf(query).trim().replace(/;$/, '').includes(';');
-}
-
-function textOf(query: string | QueryConfig): string {
-  return typeof query === 'string' ? query : query.text;
 }

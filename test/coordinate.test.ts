@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import { sql as drizzleSql } from 'drizzle-orm';
-import { Kysely, PostgresDialect, sql as kyselySql, type PostgresPool } from 'kysely';
+import { Kysely, PostgresDialect, sql as kyselySql } from 'kysely';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
@@ -10,7 +10,8 @@ import { defineJob, PermanentError, type JobOptions, type WorkContext } from '..
 import { lockKey } from '../src/lock.ts';
 import { ConnectionLost } from '../src/postgres/errors.ts';
 import { deservesRetry, type RunRecord } from '../src/run.ts';
-import { ForbiddenStatement, WorkIsOver } from '../src/work.ts';
+import { ForbiddenStatement } from '../src/statement.ts';
+import { WorkIsOver } from '../src/transaction.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { startProxy } from './support/proxy.ts';
@@ -143,11 +144,11 @@ describe.each(drivers)('by %s', (_driver, override) => {
       return 'fine';
     });
     const failed = await run(task);
-    expect(failed).toMatchObject({ status: 'failed', output: null, error: { code: '25P02' } });
+    expect(failed).toMatchObject({ status: 'failed', output: null, error: { code: '22012' } });
   });
 
   it('fails a run whose deferred constraint does not hold', async () => {
-    await db.query(
+    await db.queryAsRole(
       `CREATE TABLE IF NOT EXISTS app.twin (id int PRIMARY KEY, of int REFERENCES app.twin DEFERRABLE INITIALLY DEFERRED)`,
     );
     const failed = await run(job(async ({ tx }) => tx.query('INSERT INTO app.twin VALUES (1, 2)')));
@@ -203,10 +204,8 @@ describe.each(drivers)('by %s', (_driver, override) => {
     expect(JSON.stringify(got.output)).toContain('[cut: 34464 more]');
     expect(JSON.stringify((await run(job(async () => deep))).output)).toContain('[cut: too deep]');
     const huge = await run(job(async () => Array<string>(900).fill('y'.repeat(1_000))));
-    expect(huge).toMatchObject({
-      status: 'succeeded',
-      output: { cut: expect.stringContaining('bytes') as string },
-    });
+    expect(huge.status).toBe('succeeded');
+    expect(JSON.stringify(huge.output)).toMatch(/^\["y{1000}",.*"\[cut: \d+ more]"]$/);
   });
 
   it('keeps what an error says, whatever was thrown', async () => {
@@ -226,8 +225,6 @@ describe.each(drivers)('by %s', (_driver, override) => {
   it.each([
     'COMMIT',
     ' -- a comment\n /* and */ rollback',
-    'savepoint x',
-    'BEGIN',
     'COPY app.session TO STDOUT',
     'SET statement_timeout = 0',
     'RESET ALL',
@@ -261,11 +258,9 @@ describe.each(drivers)('by %s', (_driver, override) => {
 
   it('takes Drizzle and Kysely', async () => {
     const task = job(async ({ tx }) => {
-      const viaDrizzle = await drizzle(tx as unknown as pg.Client).execute(
-        drizzleSql`SELECT ${1}::int + 1 AS n`,
-      );
+      const viaDrizzle = await drizzle(tx).execute(drizzleSql`SELECT ${1}::int + 1 AS n`);
       const kysely = new Kysely<unknown>({
-        dialect: new PostgresDialect({ pool: tx as unknown as PostgresPool }),
+        dialect: new PostgresDialect({ pool: tx }),
       });
       const viaKysely = await kyselySql<{ n: number }>`SELECT ${2}::int + 1 AS n`.execute(kysely);
       return [viaDrizzle.rows, viaKysely.rows];

@@ -429,6 +429,8 @@ describe('a run by hand', () => {
       job: 'tidy',
       trigger: 'manual',
       slot,
+      // An occurrence has its own time.
+      ...(String(slot).startsWith('manual:') ? { scheduledFor: now.toISOString() } : {}),
       requestedBy: 'run token 2',
       ...(params === undefined ? {} : { params }),
     },
@@ -802,6 +804,7 @@ describe('through the Lambda client', () => {
         job: 'tidy',
         trigger: 'manual',
         slot: 'manual:k',
+        scheduledFor: now.toISOString(),
         requestedBy: 'run token 2',
         params: { a: 1 },
       },

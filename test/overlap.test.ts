@@ -3,8 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cancelRun } from '../src/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import type { Stop } from '../src/ending.ts';
-import { defineJob, defineJobs, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
-import { checkLocks, lockKey } from '../src/lock.ts';
+import { defineJob, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { RunRecord } from '../src/run.ts';
 import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
@@ -282,23 +281,9 @@ it.each<[Partial<JobOptions>, RegExp]>([
   ],
   [{ slots: 2, lock: 5n }, /slots is 2; allowed: only 1/],
   [{ lock: 2n ** 64n }, /does not fit/],
-  [{ timeout: 5 } as Partial<JobOptions>, /timeout is "?unknown/],
+  [{ timeout: 5 } as Partial<JobOptions>, /no option "timeout"; did you mean timeoutMs\?/],
 ])('a job that can not be is refused when it is defined: %o', (options, message) => {
   const define = () => defineJob({ name: 'a', work: async () => 1, ...options });
   expect(define).toThrow(JobError);
   expect(define).toThrow(message);
-});
-
-it('jobs whose locks would meet by accident are refused when the registry is built', () => {
-  const work = async () => 1;
-  const places = defineJob({ name: 'report', slots: 2, work });
-  expect(() => defineJobs([places, defineJob({ name: 'report', work })])).toThrow(
-    /two jobs are named "report"/,
-  );
-  expect(() =>
-    checkLocks(defineJobs([places, defineJob({ name: 'x', lock: lockKey('report'), work })])),
-  ).toThrow(/"report" and "key .*" .* one lock key/);
-  expect(() =>
-    checkLocks(defineJobs([places, defineJob({ name: 'x', lock: 'report', work })])),
-  ).not.toThrow();
 });

@@ -67,6 +67,17 @@ describe.runIf(installed)('behind PgBouncer', () => {
     expect((await beside).status).toBe('succeeded');
   });
 
+  it('runs the last statements of a session that says goodbye without waiting for them', async () => {
+    await db.query('CREATE TABLE told (n int)');
+    for (let n = 0; n < 100; n++) {
+      const session = await Session.open(road.target);
+      await session.send('BEGIN');
+      await session.farewell(`INSERT INTO told VALUES (${n}); COMMIT`);
+    }
+    const told = async () => db.query('SELECT count(*)::int AS n FROM told');
+    await expect.poll(told, { timeout: 5_000 }).toEqual([{ n: 100 }]);
+  });
+
   it('leaves no lock and no setting behind for the next client of a pooled session', async () => {
     await run(
       job('clean', async () => 1),
@@ -74,11 +85,116 @@ describe.runIf(installed)('behind PgBouncer', () => {
     );
     const session = await Session.open(road.target);
     const { rows } = await session.query(
-      `SELECT current_setting('idle_in_transaction_session_timeout') AS lease, current_setting('lock_timeout') AS lock,
+      `SELECT ARRAY(SELECT name FROM pg_settings WHERE setting IS DISTINCT FROM reset_val
+                      AND (name LIKE '%timeout' OR name ILIKE '%style' OR name = 'search_path')) AS set,
               (SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND database =
                 (SELECT oid FROM pg_database WHERE datname = current_database())) AS locks`,
     );
     await session.close();
-    expect(rows).toEqual([{ lease: '0', lock: '0', locks: 0 }]);
+    expect(rows).toEqual([{ set: [], locks: 0 }]);
+  });
+});
+
+/** Transaction mode, a pool of one: whoever comes next gets what the last one left. */
+describe.runIf(installed)('behind PgBouncer with one session', () => {
+  let db: TestDatabase;
+  let way: Way;
+  let road: Road;
+  let folder: Awaited<ReturnType<typeof scratchFolder>>;
+  beforeAll(async () => {
+    db = await freshDatabase();
+    folder = await scratchFolder();
+    way = await pgbouncerWay(db.url, folder.path, 1);
+    road = await way.open(0);
+  });
+  afterAll(async () => {
+    await road.close();
+    await way.close();
+    await folder.remove();
+    await db.drop();
+  });
+
+  let jobs = 0;
+  const run = async (work: (context: WorkContext) => Promise<unknown>, timeoutMs = 10_000) =>
+    coordinate(
+      deliveryFor(
+        defineJob({ name: `job-${++jobs}`, leaseMs: 2_000, timeoutMs, work }),
+        '2026-11-29T12:00:00Z',
+      ),
+      60_000,
+      coordinatorOn(db.url, { target: road.target }),
+    );
+  const inherited = async () => {
+    const session = await Session.open(road.target);
+    const { rows } = await session.query(
+      `SELECT current_setting('work_mem') AS memory, current_setting('statement_timeout') AS time,
+              coalesce(current_setting('app.tenant', true), '') AS tenant, current_user = session_user AS own_role,
+              to_regclass('scratch') AS temporary, (SELECT count(*)::int FROM pg_prepared_statements) AS prepared,
+              (SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks`,
+    );
+    await session.close();
+    return rows as unknown;
+  };
+  const nothing = [
+    { memory: '4MB', time: '0', tenant: '', own_role: true, temporary: null, prepared: 0, locks: 0 },
+  ];
+
+  it('runs a named statement again and again', async () => {
+    const named = async ({ tx }: WorkContext) =>
+      (await tx.query({ name: 'load', text: `SELECT ${jobs}::int + $1::int AS n`, values: [1] })).rows;
+    for (const n of [jobs + 2, jobs + 3, jobs + 4])
+      expect(await run(named)).toMatchObject({ status: 'succeeded', output: [{ n }] });
+    expect(await inherited()).toEqual(nothing);
+  });
+
+  it.each([
+    ['succeeds', 'succeeded', () => undefined],
+    [
+      'throws',
+      'failed',
+      () => {
+        throw new Error('no');
+      },
+    ],
+  ])('inherits nothing from work that %s', async (_how, status, end) => {
+    const done = await run(async ({ tx }) => {
+      await tx.query(
+        `SELECT pg_advisory_lock(4711), pg_advisory_lock_shared(4712), pg_try_advisory_lock(1, 2)`,
+      );
+      await tx.query(`SELECT set_config('work_mem', '77kB', false), set_config('app.tenant', 'a', false)`);
+      await tx.query(
+        `SELECT set_config('statement_timeout', '1s', false), set_config('role', 'pg_monitor', false)`,
+      );
+      await tx.query('CREATE TEMP TABLE scratch (n int)');
+      end();
+    });
+    expect(done.status).toBe(status);
+    expect(await inherited()).toEqual(nothing);
+  });
+
+  it('inherits nothing from work that ended in an SQL error, or at its deadline', async () => {
+    const failed = await run(async ({ tx }) => {
+      await tx.query('SELECT pg_advisory_lock(4711)');
+      await tx.query('SELECT 1/0');
+    });
+    expect(failed).toMatchObject({ status: 'failed' });
+    expect(await inherited()).toEqual(nothing);
+    const late = await run(async ({ tx, signal }) => {
+      await tx.query('SELECT pg_advisory_lock(4711)');
+      await new Promise((resolve) => {
+        signal.addEventListener('abort', resolve);
+      });
+    }, 300);
+    expect(late).toMatchObject({ status: 'timed_out' });
+    expect(await inherited()).toEqual(nothing);
+  });
+
+  // Its second session waits for the one that the run itself holds.
+  it('says that fenced got no second connection, long before the deadline', async () => {
+    const startedAt = performance.now();
+    const done = await run(async ({ fenced }) => fenced(async () => 1), 20_000);
+    expect(performance.now() - startedAt).toBeLessThan(15_000);
+    expect(done.status).toBe('failed');
+    expect(JSON.stringify(done.error)).toMatch(/second (connection|session)/);
   });
 });

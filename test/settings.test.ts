@@ -45,6 +45,67 @@ it.each([
   }
 });
 
+const percent = (part: string) =>
+  new RegExp(`^DATABASE_URL is not one; .*percent-encoding of the ${part} is wrong`);
+const character = /^DATABASE_URL is not one; .*is a character in the password not percent-encoded\?/;
+
+it.each<[string, string, RegExp]>([
+  ['a password cut off in an escape', 'postgres://u:sesame%fade@h/db', percent('password')],
+  ['a password in Latin-1', 'postgres://u:sesame%E9@h/db', percent('password')],
+  ['a password with a bare %', 'postgres://u:sesame%@h/db', percent('password')],
+  ['a password with %zz', 'postgres://u:sesame%zz@h/db', percent('password')],
+  ['a password with NUL', 'postgres://u:sesame%00@h/db', percent('password')],
+  ['a user in Latin-1', 'postgres://sesame%E9:p@h/db', percent('user')],
+  ['a database in Latin-1', 'postgres://u:p@h/sesame%E9', percent('database')],
+  ['a host in Latin-1', 'postgres://u:p@sesame%E9/db', percent('host')],
+  ['a # in the password', 'postgres://u:12#sesame@h/db', character],
+  ['a / in the password', 'postgres://u:12/sesame@h/db', character],
+  ['a ? in the password', 'postgres://u:12?sesame@h/db', character],
+  ['a space in the password', 'postgres://u:sesame sesame@h/db', character],
+  ['an sslmode of nobody', `${url}?sslmode=verfy-full`, /sslmode is one of disable, .*verify-full/],
+  [
+    'a CA that isn’t there',
+    `${url}?sslrootcert=/nowhere/ca.pem`,
+    /sslrootcert names "\/nowhere\/ca.pem", which can’t be read \(ENOENT\)/,
+  ],
+  [
+    'a CA that is a folder',
+    `${url}?sslrootcert=/tmp`,
+    /sslrootcert names "\/tmp", which can’t be read \(EISDIR\)/,
+  ],
+  ['a CA that is something else', `${url}?sslrootcert=package.json`, /which holds no CERTIFICATE in PEM/],
+  [
+    'a key that isn’t there',
+    `${url}?sslkey=/nowhere.key`,
+    /sslkey names "\/nowhere.key", which can’t be read/,
+  ],
+  ['libpq’s word for the system’s CAs', `${url}?sslrootcert=system`, /leave it out for Node’s own CAs/],
+])('refuses %s in one line, and keeps it to itself', (_what, DATABASE_URL, message) => {
+  try {
+    readSettings({ DATABASE_URL });
+    expect.unreachable();
+  } catch (error) {
+    expect(error).toBeInstanceOf(SettingsError);
+    expect((error as Error).message).toMatch(message);
+    expect((error as Error).message).not.toContain('\n');
+    expect(String((error as Error).stack)).not.toContain('sesame');
+  }
+});
+
+it.each([
+  'postgres://u:ab%25fade%40%2F%23@h:5433/db?sslmode=verify-full',
+  'postgres://u:p@/db?host=/var/run/postgresql',
+  'postgres://u:p@%2Fvar%2Frun%2Fpostgresql/db',
+  'postgres:///db',
+  'postgresql://db:db@db/db',
+  'postgres://h/db?user=ann@example',
+  'postgres://u:p@[::1]:5432/db',
+  'postgres://u:p@h/db\n',
+  'postgres://u:caf%C3%A9@h/caf%C3%A9',
+])('takes %j', (DATABASE_URL) => {
+  expect(readSettings({ DATABASE_URL }).target).toMatchObject({ url: DATABASE_URL, driver: 'pg' });
+});
+
 it('takes an empty variable for an absent one, and keeps other programs’ variables out', () => {
   const settings = readSettings({
     DATABASE_URL: url,

@@ -25,7 +25,7 @@ import { type ScratchFolder, scratchFolder } from './support/scratch.ts';
 let db: TestDatabase;
 beforeAll(async () => {
   db = await freshDatabase({ migrated: false });
-  await db.query('CREATE TABLE mark (name text PRIMARY KEY)');
+  await db.query(`CREATE TABLE mark (name text PRIMARY KEY); GRANT INSERT ON mark TO ${db.role.name}`);
 });
 // Also the check that no fault below leaves a session on the server once its proxy is gone.
 afterAll(() => db.drop());
@@ -119,7 +119,7 @@ describe.each(['pg', 'neon'] as const)('the proxy, with %s', (driver) => {
   test('passes what is larger than any buffer', async () => {
     const { client } = await connectVia(driver);
     const { rows } = await client.query(
-      `SELECT length($1) AS size, repeat('x', 5000) AS filler FROM generate_series(1, 2000)`,
+      `SELECT (SELECT length($1)) AS size, repeat('x', 5000) AS filler FROM generate_series(1, 2000)`,
       ['y'.repeat(3_000_000)],
     );
     expect([rows.length, rows[0]?.['size']]).toEqual([2000, 3_000_000]);
@@ -483,5 +483,36 @@ describe('the fresh database', () => {
     expect(failure).toMatchObject({ name: 'LeakError', leaks: { length: 2 } });
     expect(failure.leaks.join()).toMatch(/session \d+ .*pg_advisory_lock\(42\).*advisory lock 0:42/);
     expect(await db.query('SELECT 1 FROM pg_database WHERE datname = $1', [leaky.name])).toEqual([]);
+  });
+});
+
+describe('the test bed', () => {
+  test('is an ordinary role in a database of odd defaults, and plain to the tests themselves', async () => {
+    const migrated = await freshDatabase({ examples: true });
+    const client = pgClient(migrated.url);
+    await client.connect();
+    const look = `SELECT format('%s %s %s %s', rolsuper, rolcreatedb, rolcreaterole, rolreplication) AS rights,
+        ARRAY(SELECT roleid::regrole::text FROM pg_auth_members WHERE member = r.oid) AS member_of,
+        ARRAY(SELECT nspname::text FROM pg_namespace WHERE nspowner = r.oid ORDER BY 1) AS owns,
+        (SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()) AS database_of,
+        make_date(2026, 11, 29)::text AS date,
+        current_setting('default_transaction_isolation') AS isolation, current_setting('lock_timeout') AS waits
+      FROM pg_roles r WHERE rolname = $1`;
+    expect((await client.query(look, [migrated.role.name])).rows).toEqual([
+      {
+        rights: 'f f f f',
+        member_of: [],
+        owns: ['app', 'cronce'],
+        database_of: 'postgres',
+        date: '29.11.2026',
+        isolation: 'serializable',
+        waits: '3s',
+      },
+    ]);
+    expect(await migrated.query(look, [migrated.role.name])).toMatchObject([
+      { date: '2026-11-29', isolation: 'read committed', waits: '0' },
+    ]);
+    await client.end();
+    await migrated.drop();
   });
 });

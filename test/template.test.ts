@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { build } from '../infra/build.ts';
 import { DeploymentError, deploymentOf } from '../infra/deployment.ts';
 import { deployedJobs } from '../infra/jobs.ts';
-import { defineJob, type Job } from '../src/job.ts';
+import { defineJob, type Job, type JobOptions } from '../src/job.ts';
 import { SettingsError } from '../src/settings.ts';
 
 interface Template {
@@ -39,7 +39,7 @@ describe('the packaged template', () => {
       FunctionName: `cronce-dev-${job.name}`,
       Handler: job.name === 'sweep' ? '.build/sweep.handler' : '.build/scheduled.handler',
       Runtime: 'nodejs24.x',
-      Timeout: Math.ceil(job.timeoutMs / 1_000) + 10,
+      Timeout: Math.ceil((job.timeoutMs + (job.lockDelayMs ?? 15_000)) / 1_000) + 10,
       Environment: { Variables: { CRONCE_JOB: job.name, DATABASE_URL: '', CRONCE_EVENT_BUS: 'outcomes' } },
     });
     expect(propertiesOf('AWS::Lambda::EventInvokeConfig')).toContainEqual(
@@ -166,8 +166,107 @@ describe('a deployment', () => {
   it('gives waiting its time, and never more than Lambda has', () => {
     const job = (timeoutMs: number) =>
       defineJob({ name: 'a', overlap: 'wait', waitMs: 20_000, timeoutMs, work });
-    expect(deployed(job(60_000)).functions['a']?.timeout).toBe(90);
+    expect(deployed(job(60_000)).functions['a']?.timeout).toBe(105);
     expect(deployed(job(870_000)).functions['a']?.timeout).toBe(900);
+  });
+
+  it('gives the lock delay its time: the job’s, else its lease, else the deployment’s', () => {
+    const timeoutOf = (options: Partial<JobOptions>, environment = {}) =>
+      deployed(defineJob({ name: 'a', timeoutMs: 60_000, work, ...options }), environment).functions['a']
+        ?.timeout;
+    expect(timeoutOf({})).toBe(85);
+    expect(timeoutOf({}, { CRONCE_LEASE_MS: '30000' })).toBe(100);
+    expect(timeoutOf({ leaseMs: 20_000 })).toBe(90);
+    expect(timeoutOf({ leaseMs: 20_000, lockDelayMs: 40_000 })).toBe(110);
+    expect(timeoutOf({ lockDelayMs: 0 })).toBe(70);
+    const jobs = [
+      defineJob({ name: 'a', lock: 'shared', lockDelayMs: 0, timeoutMs: 60_000, work }),
+      defineJob({ name: 'b', lock: 'shared', leaseMs: 30_000, work }),
+    ];
+    const { functions } = deploymentOf({ service: 'cronce', stage: 'test', environment: {}, jobs });
+    expect(functions['a']?.timeout).toBe(100);
+  });
+
+  it('refuses a lock delay that is shorter than the deployment’s lease', () => {
+    const job = defineJob({ name: 'a', lockDelayMs: 14_999, work });
+    expect(() => deployed(job)).toThrow(
+      new DeploymentError(
+        'job "a": lockDelayMs is 14999; allowed: 0, or at least the lease, which is 15000 in this deployment',
+      ),
+    );
+    expect(() => deployed(job, { CRONCE_LEASE_MS: '14999' })).not.toThrow();
+  });
+
+  it('refuses a schedule that is over', () => {
+    const over = (schedule: JobOptions['schedule'] & {}, enabled = true) =>
+      deploymentOf({
+        service: 'cronce',
+        stage: 'test',
+        environment: {},
+        jobs: [defineJob({ name: 'a', schedule, enabled, work })],
+        now: new Date('2028-01-01T00:00:00Z'),
+      });
+    const past =
+      'job "a": its schedule cron(0 3 1 1 ? 2027) is over, and will never fall due again; remove it';
+    expect(() => over('cron(0 3 1 1 ? 2027)')).toThrow(new DeploymentError(past));
+    expect(() => over(['rate(1 day)', { at: 'rate(1 hour)', end: '2027-12-31T00:00:00Z' }])).toThrow(
+      /is over/,
+    );
+    expect(() => over({ at: 'rate(1 hour)', end: '2028-01-01T00:00:01Z' })).not.toThrow();
+    expect(() => over({ at: 'cron(0 3 1 1 ? 2027)', enabled: false })).not.toThrow();
+    expect(() => over('cron(0 3 1 1 ? 2027)', false)).not.toThrow();
+  });
+
+  describe('H4: names', () => {
+    const named = (stage: string, job: string, service = 'cronce') => {
+      const jobs = [defineJob({ name: job, work })];
+      return () => deploymentOf({ service, stage, environment: {}, jobs });
+    };
+
+    it('of functions may have 64 characters and no more', () => {
+      const stage = 's'.repeat(64 - 'cronce--expire-sessions'.length);
+      expect(named(stage, 'expire-sessions')).not.toThrow();
+      const name = `cronce-${stage}s-expire-sessions`;
+      expect(named(`${stage}s`, 'expire-sessions')).toThrow(
+        new DeploymentError(
+          `AWS would refuse the name of the Lambda function "${name}": it has 65 characters, 1 more than 64. ` +
+            `Names are made of service "cronce" (6) and stage "${stage}s" (42) and the job’s; choose others`,
+        ),
+      );
+      expect(named('s'.repeat(50), 'a'.repeat(40))).toThrow(/it has 98 characters, 34 more than 64/);
+    });
+
+    it('say all that is too long: also those of functions, queue and stack that no job has', () => {
+      expect(named('s'.repeat(60), 'a')).toThrow(
+        /-http": it has 72 characters, 8 more.*-a": it has 69.*5 more/,
+      );
+      expect(named('s'.repeat(63), 'a')).toThrow(
+        /SQS queue .*-dead-letters": it has 83 characters, 3 more than 80/,
+      );
+      expect(named('s'.repeat(130), 'a')).toThrow(
+        /CloudFormation stack .* it has 137 characters, 9 more than 128/,
+      );
+    });
+
+    it.each([
+      [
+        'prod_1',
+        'cronce',
+        /the name of the CloudFormation stack "cronce-prod_1": allowed are letters, digits and hyphens/,
+      ],
+      ['prod', '1cronce', /CloudFormation stack "1cronce-prod": allowed are .* a letter first/],
+      [
+        'pröd',
+        'cronce',
+        /Lambda function "cronce-pröd-a": allowed are letters, digits, hyphens and underscores/,
+      ],
+      ['a b', 'cronce', /Lambda function "cronce-a b-a"/],
+      ['a.b', 'cronce', /Lambda function "cronce-a.b-a"/],
+      ['', '', /CloudFormation stack "-"/],
+    ])('have AWS’s letters: stage %j of service %j', (stage, service, message) => {
+      expect(named(stage, 'a', service)).toThrow(DeploymentError);
+      expect(named(stage, 'a', service)).toThrow(message);
+    });
   });
 
   it('keeps the tokens from all functions but the HTTP one', () => {

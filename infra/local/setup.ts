@@ -10,6 +10,7 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import pg from 'pg';
 import type { DriverName } from '../../src/postgres/driver.ts';
 import { typed } from '../../src/postgres/errors.ts';
 import { Session } from '../../src/postgres/session.ts';
@@ -26,6 +27,7 @@ import {
 } from './offline.ts';
 import { LocalPostgresError, startPostgres } from './postgres.ts';
 import { RelayError, startRelay } from './relay.ts';
+import { admit, makeRole, urlFor, type Role } from './role.ts';
 
 export const localFolder = fileURLToPath(new URL('../../.cronce/', import.meta.url));
 const service = 'cronce';
@@ -216,7 +218,24 @@ async function ownDatabase(folder: string, parts: Parts): Promise<string> {
     log: (line) => log.write(`${line}\n`),
   });
   parts.stopLater(async () => server.stop().finally(() => log.end()));
-  return server.url;
+  return ordinaryDatabase(server.url);
+}
+
+/** As in the field, so that nothing works here alone: an ordinary role in a database of its own. */
+async function ordinaryDatabase(serverUrl: string): Promise<string> {
+  const role: Role = { name: 'cronce', password: randomBytes(18).toString('base64url') };
+  const server = new pg.Client({ connectionString: serverUrl, application_name: 'cronce:local' });
+  server.on('error', () => undefined); // the failing query says it
+  await server.connect();
+  try {
+    await makeRole(server, role);
+    const known = await server.query('SELECT 1 FROM pg_database WHERE datname = $1', [role.name]);
+    if (known.rowCount === 0) await server.query(`CREATE DATABASE ${role.name}`);
+    await admit(server, role, role.name);
+  } finally {
+    await server.end();
+  }
+  return urlFor(serverUrl, role, role.name);
 }
 
 /** While nothing ran here, nothing was due: what has passed since the last time would else be hundreds of missed slots. */

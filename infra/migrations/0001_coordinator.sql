@@ -1,7 +1,7 @@
 -- The coordinator's own schema: the run records, the locks' fences, and the functions which alone change them.
 -- Every function pins its search_path, so a temporary table of a caller can't stand in for one of ours.
 
-CREATE SCHEMA IF NOT EXISTS cronce;
+-- infra/migrate.ts has made the schema cronce.
 
 CREATE TABLE cronce.job (
   name          text PRIMARY KEY,

@@ -8,7 +8,7 @@ import type { Job, Registry } from '../job.ts';
 import { pauseJob, resumeJob } from '../pause.ts';
 import type { Session } from '../postgres/session.ts';
 import { outcomes, skipReasons, type Logger } from '../run.ts';
-import { storableText } from '../storable.ts';
+import { captureText } from '../capture.ts';
 import { authenticate, mayRun, type Caught, type Tokens } from './access.ts';
 import { optionsOf, viewOf } from './jobs.ts';
 import { lend } from './lend.ts';
@@ -121,7 +121,7 @@ function pauseJobs(app: Hono<Caught>, { registry, openSession }: HttpOptions): v
     const { name } = findJob(registry, c.req.param('name'));
     const expected = 'The body is an object with, at most, reason (a text of 1 to 500 characters).';
     const { reason } = await readObject(c.req, pauseShape, expected);
-    const why = reason === undefined ? null : storableText(reason);
+    const why = reason === undefined ? null : captureText(reason);
     const by = c.get('caller').name;
     return c.json(await lend(openSession, readLimitMs, async (session) => pauseJob(session, name, by, why)));
   });

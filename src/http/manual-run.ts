@@ -4,7 +4,7 @@ import * as v from 'valibot';
 import type { Job } from '../job.ts';
 import { matches, previousAtOrBefore } from '../occurrences.ts';
 import type { Json } from '../run.ts';
-import { storable } from '../storable.ts';
+import { captureValue } from '../capture.ts';
 import { slotName, type RunRequest } from '../trigger.ts';
 import { Problem } from './problem.ts';
 
@@ -41,12 +41,14 @@ export async function readManualRun(
       'Give slot or an Idempotency-Key: each names the slot, so only one can.',
     );
   const slot = due === undefined ? `manual:${key ?? uuidV7()}` : await scheduledSlot(due, job, around);
-  const { requestedBy } = around;
+  const { requestedBy, now } = around;
   return {
     cronce: {
       job: job.name,
       trigger: 'manual',
       slot,
+      // An event may be delivered twice, hours apart: what it is reckoned from stays the same.
+      ...(due === undefined ? { scheduledFor: now.toISOString() } : {}),
       requestedBy,
       ...(params === undefined ? {} : { params }),
     },
@@ -106,9 +108,10 @@ function parse(text: string): unknown {
 function checked(params: unknown): Json {
   const text = JSON.stringify(params);
   if (Buffer.byteLength(text) > largestParams) throw tooLarge();
-  const kept = storable(params);
+  const kept = captureValue(params);
   if (JSON.stringify(kept) === text) return kept;
-  const limits = 'at most 12 levels and 1,000 entries in each, and texts without NUL and lone surrogates';
+  const limits =
+    'at most 12 levels, 1,000 entries in each and 20,000 values in all, and texts without NUL and lone surrogates';
   throw new Problem(
     422,
     'params_not_storable',

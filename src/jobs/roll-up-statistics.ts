@@ -10,6 +10,7 @@ export const rollUpStatistics = defineJob({
   name: 'roll-up-statistics',
   description: 'Sums up the page views of the day before the slot.',
   schedule: { at: 'cron(15 0 * * ? *)', timeZone },
+  lockDelayMs: 0, // all it writes goes through tx
   async work({ tx, scheduledFor }) {
     const { rows } = await tx.query(
       `WITH the_day AS (SELECT ($1::timestamptz AT TIME ZONE $2)::date - 1 AS day),

@@ -1,17 +1,23 @@
+import { answerOf } from './record.ts';
+import type { Session } from './session.ts';
+
 /**
- * How each transaction of ours begins: at a level and under limits of our own. What a role, a database or a job has
- * left as its defaults (serializable, read-only, a statement_timeout of a second) is somebody else's and must not matter.
+ * This module's secret: how a statement of ours is kept from what others have set. A role, a database or a job may have
+ * left anything as its defaults (serializable, read-only, a statement_timeout of a second, a search_path): each
+ * transaction of ours has its own kind and its own limits. `session.send` reads its answers by parsers of ours.
  */
 export interface TransactionLimits {
   /** For each statement, ms. */
   readonly statementMs: number;
-  /** For each wait on a lock, ms. Keep it apart from `statementMs`: lock_timeout shall speak first. */
+  /** For each wait on a lock, ms. Keep it below `statementMs`: lock_timeout shall speak first. */
   readonly lockMs: number;
   /** How long the transaction may stand idle between two messages, ms; 0 for ever. */
   readonly idleMs?: number;
 }
 
-export const begin = 'BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE NOT DEFERRABLE';
+/** Not deferrable: a read would wait for every serializable transaction of others to end. */
+export const begin = 'BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE, NOT DEFERRABLE';
+const beginReading = 'BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY, NOT DEFERRABLE';
 
 /** `transaction_timeout` exists from PostgreSQL 17 on, and is an error before. */
 export function limitsSql({ statementMs, lockMs, idleMs = 0 }: TransactionLimits): string {
@@ -30,9 +36,46 @@ export function transaction(statements: readonly string[], limits: TransactionLi
 }
 
 /** A short look or write of ours: bounded by `limitMs` in all, but for what the network adds. */
-export function call(expression: string, column: string, limitMs = 5_000): string {
+export function callSql(expression: string, column: string, limitMs = 5_000): string {
   return transaction([`SELECT ${expression} AS ${column}`], { statementMs: limitMs, lockMs: limitMs * 0.8 });
 }
+
+/** The longest that one may take, or wait for a lock, ms; the server ends it then, should nobody wait for it any more. */
+const longestMs = 10_000;
+
+/** What an SQL expression is; it changes nothing. @throws {PostgresError} */
+export async function ask<T>(session: Session, expression: string): Promise<T> {
+  return answer(session, beginReading, expression);
+}
+
+/** The same of an expression that changes something. Durable once answered. @throws {PostgresError} */
+export async function change<T>(session: Session, expression: string): Promise<T> {
+  return answer(session, begin, expression);
+}
+
+async function answer<T>(session: Session, beginning: string, expression: string): Promise<T> {
+  const limits = limitsSql({ statementMs: longestMs, lockMs: longestMs * 0.8, idleMs: longestMs });
+  const sql = [beginning, limits, `SELECT ${formats}`, `SELECT (${expression}) AS answer`, 'COMMIT'].join(
+    '; ',
+  );
+  try {
+    return answerOf<T>(await session.send(sql, longestMs + 1_000), 'answer');
+  } catch (error) {
+    // The error has ended the message before its COMMIT.
+    await session.send('ROLLBACK').catch(() => undefined);
+    throw error;
+  }
+}
+
+/** An expression of its own, unlike our functions, pins nothing. */
+const formats = [
+  `pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`,
+  `pg_catalog.set_config('transform_null_equals', 'off', true)`,
+  `pg_catalog.set_config('row_security', 'on', true)`,
+  // A stricter setting is left alone.
+  `CASE WHEN pg_catalog.current_setting('synchronous_commit') = 'off'` +
+    ` THEN pg_catalog.set_config('synchronous_commit', 'local', true) END`,
+].join(', ');
 
 function atLeastOne(ms: number): number {
   return Math.max(1, Math.ceil(ms));

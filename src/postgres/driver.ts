@@ -1,6 +1,8 @@
-import type { QueryConfig, QueryResult } from 'pg';
-export type { QueryConfig, QueryResult, QueryResultRow } from 'pg';
-import { isServerError } from './errors.ts';
+import type { EventEmitter } from 'node:events';
+import { lookup } from 'node:dns/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { CustomTypesConfig, QueryConfig, QueryResult } from 'pg';
+export type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from 'pg';
 
 export type DriverName = 'pg' | 'neon';
 
@@ -9,6 +11,7 @@ export interface Target {
   /** postgres:// URL. Holds the password, so it never enters an error or a log line. */
   readonly url: string;
   readonly driver: DriverName;
+  /** How long a session may take to its first answer: address, network, TLS and password together. */
   readonly connectTimeoutMs: number;
   /**
    * `host:port/path?address=` of a WebSocket relay for the neon driver, to which the server's host:port is
@@ -20,12 +23,24 @@ export interface Target {
 
 /** What `pg` and `@neondatabase/serverless` have in common, as far as a session needs it. */
 export interface DriverClient {
+  readonly host: string;
+  readonly ssl: unknown;
+  password: unknown;
+  /** Emits each message of the server by its name, so also `errorMessage` and `readyForQuery`. */
+  readonly connection: EventEmitter & { readonly stream: Stream; sync(): void };
   connect(): Promise<unknown>;
-  query(query: QueryConfig | string, values?: unknown[]): Promise<QueryResult | QueryResult[]>;
-  end(): Promise<void>;
+  query(query: QueryConfig): Promise<QueryResult | QueryResult[]>;
   on(event: 'error', listener: (error: unknown) => void): unknown;
   on(event: 'end', listener: () => void): unknown;
   escapeLiteral(text: string): string;
+}
+
+interface Stream extends EventEmitter {
+  write(bytes: Uint8Array, written?: () => void): unknown;
+  destroy(): void;
+  unref(): unknown;
+  /** The neon driver's. Only the `ws` package can terminate; a browser's WebSocket just closes. */
+  readonly ws?: { readonly bufferedAmount: number; close(): void; terminate?(): void };
 }
 
 /** Each driver is a chunk of its own: a Neon URL never loads `pg`, nor the other way round. */
@@ -35,21 +50,25 @@ export async function makeClient(target: Target): Promise<DriverClient> {
 
 async function makePgClient(target: Target): Promise<DriverClient> {
   const { default: pg } = await import('pg');
-  return new pg.Client({
-    connectionString: target.url,
-    connectionTimeoutMillis: target.connectTimeoutMs,
-    keepAlive: true,
-    ...(target.applicationName === undefined ? {} : { application_name: target.applicationName }),
-  });
+  return new pg.Client({ ...configOf(target), keepAlive: true }) as unknown as DriverClient;
+}
+
+/**
+ * `pg` takes these three for verify-full, and warns on stderr that it will not for ever. Named as what they are, they
+ * stay that; who wants libpq's weaker meaning says `uselibpqcompat=true`.
+ */
+function configOf({ url, applicationName }: Target): { connectionString: string; application_name?: string } {
+  const connectionString = /[?&]uselibpqcompat=true\b/.test(url)
+    ? url
+    : url.replace(/([?&]sslmode=)(?:prefer|require|verify-ca)(?=&|$)/, '$1verify-full');
+  return applicationName === undefined
+    ? { connectionString }
+    : { connectionString, application_name: applicationName };
 }
 
 async function makeNeonClient(target: Target): Promise<DriverClient> {
   const { Client } = await import('@neondatabase/serverless');
-  const client = new Client({
-    connectionString: target.url,
-    connectionTimeoutMillis: target.connectTimeoutMs,
-    ...(target.applicationName === undefined ? {} : { application_name: target.applicationName }),
-  });
+  const client = new Client(configOf(target));
   if (typeof WebSocket === 'undefined') client.neonConfig.webSocketConstructor = (await import('ws')).default;
   if (target.relay !== undefined) {
     const relay = target.relay;
@@ -57,56 +76,165 @@ async function makeNeonClient(target: Target): Promise<DriverClient> {
     client.neonConfig.useSecureWebSocket = false;
     client.neonConfig.pipelineTLS = false;
     client.neonConfig.forceDisablePgSSL = true;
+    // A password sent before it is asked for is right for Neon's hosts alone: any other server may want SCRAM or
+    // MD5. Asked first, it costs two round trips to the relay more.
+    client.neonConfig.pipelineConnect = false;
   }
+  return guarded(client as unknown as NeonClient);
+}
+
+type NeonClient = DriverClient & Record<(typeof handshake)[number], (message: unknown) => unknown>;
+
+const handshake = ['_handleAuthSASL', '_handleAuthSASLContinue', '_handleAuthSASLFinal'] as const;
+
+/** What this driver throws while it authenticates, it throws at nobody, and that ends the process. */
+function guarded(client: NeonClient): DriverClient {
+  const { connection } = client;
+  for (const step of handshake) {
+    const handle = client[step].bind(client);
+    client[step] = (message) => {
+      const handled = (async () => handle(message))();
+      handled.catch((error: unknown) => connection.emit('error', error));
+    };
+  }
+  if (typeof client.password !== 'string')
+    client.password = async () => Promise.reject(new TypeError('the server asks for a password'));
   return client;
 }
 
-type Answer = Promise<QueryResult | QueryResult[]>;
+/** What is known of an attempt to connect, for the words about its failure. */
+export interface Attempt {
+  readonly driver: DriverName;
+  readonly relayed: boolean;
+  /** Whether the driver asks the server for TLS; the neon driver has it in its WebSocket. */
+  readonly tls: boolean;
+  readonly hasPassword: boolean;
+  readonly askedForPassword: boolean;
+  /** The first that came back, if anything did. */
+  readonly firstBytes?: Uint8Array;
+}
 
-/** After an error of its own between Parse and Sync, the neon driver forgets the Sync; the server then waits for it. */
-export async function queryAny(
-  client: DriverClient,
-  driver: DriverName,
-  query: QueryConfig | string,
-  values?: unknown[],
-): Answer {
-  if (driver === 'pg') return client.query(query, values);
-  return client.query(query, values).catch((error: unknown) => {
-    if (!isServerError(error)) sync(client);
-    throw error;
+/** Looks on from before `connect()`. */
+export function watchAttempt(client: DriverClient, target: Target): () => Attempt {
+  const { connection } = client;
+  const seen: { askedForPassword: boolean; firstBytes?: Uint8Array } = { askedForPassword: false };
+  connection.stream.once('data', (bytes: Uint8Array) => (seen.firstBytes = bytes));
+  for (const request of ['CleartextPassword', 'MD5Password', 'SASL'])
+    connection.once(`authentication${request}`, () => (seen.askedForPassword = true));
+  return () => ({
+    ...seen,
+    driver: target.driver,
+    relayed: target.relay !== undefined,
+    tls: target.driver === 'pg' && Boolean(client.ssl),
+    hasPassword: typeof client.password === 'string' && client.password !== '',
   });
+}
+
+/** A WebSocket of the platform's own doesn't say why it failed; whether the host has an address, DNS does. */
+export async function whyUnreached(thrown: unknown, client: DriverClient, target: Target): Promise<unknown> {
+  if (target.driver === 'pg' || thrown instanceof Error) return thrown;
+  const host = target.relay === undefined ? client.host : new URL(`ws://${target.relay}`).hostname;
+  const looked = lookup(host).then(
+    () => thrown,
+    (error: unknown) => error,
+  );
+  return Promise.race([looked, delay(500, thrown, { ref: false })]);
+}
+
+export interface Statement {
+  readonly query: QueryConfig | string;
+  readonly values?: readonly unknown[] | undefined;
+  /** How its results are read; the driver's own way if not given, which any code in the process can change. */
+  readonly types?: CustomTypesConfig;
 }
 
 /**
- * By the extended protocol, which takes one statement a message. `pg` has a mode for that; the neon driver uses it
- * where a number of rows is named, and then leaves the Sync out after any error.
+ * Only what a statement is made of reaches the driver: a callback, a timeout or a name in the query would have it
+ * answer elsewhere, early, or fail behind a pooler.
  */
-export async function queryAlone(
+export function plain({ query, values, types }: Statement): QueryConfig {
+  const given: QueryConfig & { rowMode?: unknown } = typeof query === 'string' ? { text: query } : query;
+  const { text, rowMode } = given;
+  const [own, parsers] = [values ?? given.values, types ?? given.types];
+  if (typeof text !== 'string') throw new TypeError('a query must have a text');
+  if (own != null && !Array.isArray(own)) throw new TypeError('the values of a query must be an array');
+  return {
+    text,
+    ...(own == null ? {} : { values: [...(own as unknown[])] }),
+    ...(parsers == null ? {} : { types: parsers }),
+    ...(rowMode === 'array' ? { rowMode } : {}),
+  };
+}
+
+/** @param alone by the extended protocol, which takes one statement a message */
+export async function ask(
   client: DriverClient,
   driver: DriverName,
-  query: QueryConfig | string,
-): Answer {
-  const config = typeof query === 'string' ? { text: query } : query;
-  if (driver === 'pg') return client.query({ ...config, queryMode: 'extended' } as QueryConfig);
-  return client.query({ ...config, rows: 0x7fffffff } as QueryConfig).catch((error: unknown) => {
-    sync(client);
-    throw error;
+  query: QueryConfig,
+  { alone = false }: { readonly alone?: boolean },
+): Promise<QueryResult | QueryResult[]> {
+  // `pg` has a mode for it; the neon driver does so where a number of rows is named.
+  const mode = driver === 'pg' ? { queryMode: 'extended' } : { rows: 0x7fffffff };
+  const answer = await client.query(alone ? { ...query, ...mode } : query);
+  // What a parameter throws may be false in JavaScript's eyes, and then both drivers take it for success.
+  if ((answer as unknown) === undefined) throw new TypeError('a parameter could not be put into words');
+  return answer;
+}
+
+/** How long last statements keep their distance to the goodbye where no answer comes before, ms. */
+const gapMs = 20;
+
+/**
+ * Sends last statements, if there are any, and the goodbye. Resolves when the bytes have left the process. The server
+ * ends the connection when it has come to the goodbye. A FIN of ours before that, or a WebSocket's close, would have it
+ * break off a statement in the middle, where `client_connection_check_interval` is set. And PgBouncer throws statements
+ * away that it reads together with the goodbye, so this follows their answer, or, where that is slow, a moment later.
+ */
+export async function part(
+  client: DriverClient,
+  driver: DriverName,
+  sql: string | null,
+  limit: AbortSignal,
+): Promise<void> {
+  const { connection } = client;
+  const { stream } = connection;
+  const send = driver === 'neon' ? sendByWebSocket : sendBySocket;
+  // What still comes belongs to nobody, and the drivers would throw it at somebody.
+  connection.removeAllListeners();
+  connection.on('error', () => undefined);
+  if (sql !== null) {
+    const answered = new Promise((resolve) => connection.once('readyForQuery', resolve));
+    await send(stream, simpleQuery(sql), limit);
+    await Promise.race([answered, delay(gapMs, undefined, { signal: limit })]);
+  }
+  await send(stream, Buffer.from([0x58, 0, 0, 0, 4]), limit);
+}
+
+function simpleQuery(sql: string): Buffer {
+  const text = Buffer.from(sql.replaceAll('\0', '') + '\0');
+  const head = Buffer.alloc(5);
+  head.write('Q');
+  head.writeInt32BE(text.length + 4, 1);
+  return Buffer.concat([head, text]);
+}
+
+async function sendBySocket(stream: Stream, bytes: Uint8Array): Promise<void> {
+  await new Promise<void>((resolve) => {
+    stream.once('close', resolve);
+    stream.write(bytes, () => resolve());
   });
 }
 
-function sync(client: DriverClient): void {
-  (client as unknown as { connection: { sync(): void } }).connection.sync();
+/** This driver sends what it was given at the end of the turn, and says that it is written before. */
+async function sendByWebSocket(stream: Stream, bytes: Uint8Array, limit: AbortSignal): Promise<void> {
+  stream.write(bytes);
+  do await delay(1, undefined, { signal: limit });
+  while ((stream.ws?.bufferedAmount ?? 0) > 0);
 }
 
 /** Breaks the socket without a word. `end()` would wait for an answer that a partition never lets through. */
 export function breakSocket(client: DriverClient): void {
-  const { stream } = (client as unknown as { connection: { stream: BreakableStream } }).connection;
+  const { stream } = client.connection;
   if (stream.ws?.terminate) stream.ws.terminate();
   stream.destroy();
-}
-
-interface BreakableStream {
-  destroy(): void;
-  /** The neon driver's; only the `ws` package can terminate, a browser's WebSocket just closes. */
-  readonly ws?: { terminate?(): void };
 }

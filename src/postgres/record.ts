@@ -20,6 +20,6 @@ export function toRecord(stored: RunRecord): RunRecord {
   };
 }
 
-function isoTime(stored: string): string {
+export function isoTime(stored: string): string {
   return new Date(stored).toISOString();
 }

@@ -1,8 +1,9 @@
 /** Where the rows are played: one server for all, and for each row a database, a way to it and a crew. */
 import path from 'node:path';
-import { startPostgres, type LocalPostgres } from '../../infra/local/postgres.ts';
+import type { LocalPostgres } from '../../infra/local/postgres.ts';
 import { freshDatabase, LeakError, type TestDatabase } from '../support/database.ts';
 import { scratchFolder } from '../support/scratch.ts';
+import { startServer } from '../support/server.ts';
 import { bundleWorker, Crew } from './crew.ts';
 import { directWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
 import { LockWatch } from './watch.ts';
@@ -23,8 +24,8 @@ export async function openGround(
 ): Promise<Ground> {
   const folder = await scratchFolder();
   // Commit times decide whether a fenced write came before its run's successor.
-  const settings = { fsync: 'off', max_connections: '400', track_commit_timestamp: 'on' };
-  const server = await startPostgres({ dataDir: path.join(folder.path, 'server'), settings });
+  const settings = { max_connections: '400', track_commit_timestamp: 'on' };
+  const server = await startServer({ dataDir: path.join(folder.path, 'server'), settings });
   const close = async () => {
     await server.kill();
     await folder.remove();
@@ -50,10 +51,10 @@ export interface Field {
 
 export async function openField(ground: Ground, wayName: Way['name'] = 'direct'): Promise<Field> {
   const db = await freshDatabase({ serverUrl: ground.server.url });
-  await db.query(tables);
+  await db.queryAsRole(tables);
   const way = await openWay(ground, db, wayName);
   const crew = new Crew(ground.bundle, db.url);
-  const watch = new LockWatch(db.url);
+  const watch = new LockWatch(db.superuserUrl);
   return {
     ...{ ground, db, way, crew, watch },
     async close() {

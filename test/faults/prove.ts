@@ -94,9 +94,12 @@ const breaks: readonly Break[] = [
     red: ['overlap', 'a duplicate that has waited is still a duplicate'],
   },
   {
-    promise: 'the answer to COMMIT is not looked at',
+    promise: 'fenced work is not asked for the SQL errors that it swallowed',
     file: 'src/work.ts',
-    edits: [["if (answers.at(-1)?.command !== 'COMMIT')", 'if (answers.at(-1)?.command === undefined)']],
+    edits: [
+      ['await settled(tx, body).finally', 'await body(tx).finally'],
+      ["if (answers.at(-1)?.command !== 'COMMIT')", 'if (answers.at(-1)?.command === undefined)'],
+    ],
     red: ['lease', 'what an SQL error had spoilt'],
   },
   {
@@ -132,13 +135,8 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'an SQL error may be swallowed',
-    file: 'src/outcome.ts',
-    edits: [
-      [
-        "    'SET CONSTRAINTS ALL IMMEDIATE',\n    'RELEASE SAVEPOINT work',",
-        "    'ROLLBACK TO SAVEPOINT work',",
-      ],
-    ],
+    file: 'src/transaction.ts',
+    edits: [['if (this.#failure) throw this.#failure.error;', '']],
     red: ['coordinate', 'swallowed an SQL error'],
   },
 ];

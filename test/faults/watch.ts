@@ -1,6 +1,7 @@
 /** Looks on from outside, by a session of its own, and says when a lock came free. */
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { setPlain } from '../support/bed.ts';
 
 /** How often it looks, ms. */
 const lookMs = 5;
@@ -90,6 +91,7 @@ export class LockWatch {
     // A restart of the server ends it; the next look makes another.
     client.on('error', () => (this.#client = undefined));
     await client.connect();
+    await setPlain(client);
     return client;
   }
 }

@@ -62,7 +62,6 @@ export function neonWay(databaseUrl: string): Way {
 }
 
 const pgbouncer = '/usr/sbin/pgbouncer';
-const poolSize = 2;
 export const lanesAtMost = 8;
 
 export async function hasPgbouncer(): Promise<boolean> {
@@ -72,11 +71,11 @@ export async function hasPgbouncer(): Promise<boolean> {
   );
 }
 
-/** PgBouncer in transaction mode, with a pool of two sessions a lane. */
-export async function pgbouncerWay(databaseUrl: string, folder: string): Promise<Way> {
+/** PgBouncer in transaction mode, with a pool of so many sessions a lane. */
+export async function pgbouncerWay(databaseUrl: string, folder: string, poolSize = 2): Promise<Way> {
   const port = await freePort();
   const config = path.join(folder, `pgbouncer-${port}.ini`);
-  await writeFile(config, configuration(databaseUrl, port), { mode: 0o600 });
+  await writeFile(config, configuration(databaseUrl, port, poolSize), { mode: 0o600 });
   const bouncer = await launch(config);
   await untilItListens(port);
   return {
@@ -90,7 +89,7 @@ export async function pgbouncerWay(databaseUrl: string, folder: string): Promise
   };
 }
 
-function configuration(databaseUrl: string, port: number): string {
+function configuration(databaseUrl: string, port: number, poolSize: number): string {
   const { hostname, port: serverPort, pathname, username, password } = new URL(databaseUrl);
   const server = `host=${hostname} port=${serverPort} dbname=${pathname.slice(1)} user=${username} password=${password}`;
   const lanes = Array.from({ length: lanesAtMost }, (_, lane) => `lane_${lane} = ${server}`);

@@ -40,6 +40,8 @@ async function carryOut(order: Order): Promise<void> {
         slot: slotName(scheduledFor),
         scheduledFor,
         slotGuessed: false,
+        scheduledForGuessed: false,
+        offSchedule: false,
         trigger: 'rule',
         byHand: false,
         deliveryId: null,

@@ -2,9 +2,9 @@ import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { startPostgres } from '../../infra/local/postgres.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { scratchFolder } from '../support/scratch.ts';
+import { startServer } from '../support/server.ts';
 import { accounts, balance, type Books } from './account.ts';
 import { deployments } from './jobs.ts';
 import { calendarOf, World, type Plan } from './world.ts';
@@ -86,7 +86,7 @@ async function main(): Promise<void> {
     `outage ${short(outage.from)} to ${short(outage.until)}, pause ${short(pause.from)} to ${short(pause.until)}, redeploy ${short(redeploy)}`,
   );
   const folder = await scratchFolder();
-  const server = await startPostgres({ dataDir: join(folder.path, 'server'), settings: { fsync: 'off' } });
+  const server = await startServer({ dataDir: join(folder.path, 'server') });
   try {
     const db = await freshDatabase({ serverUrl: server.url });
     let told = 0;

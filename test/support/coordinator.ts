@@ -43,6 +43,8 @@ export function deliveryFor(job: Job, slot: string | Date, overrides: Partial<De
     slot: slotName(scheduledFor),
     scheduledFor,
     slotGuessed: false,
+    scheduledForGuessed: false,
+    offSchedule: false,
     trigger: 'rule',
     byHand: false,
     deliveryId: null,

@@ -4,11 +4,16 @@
  *     const db = await freshDatabase();
  *     afterAll(() => db.drop());
  *
+ * `db.url` is that of an ordinary role, in a database with odd defaults (see bed.ts). The tests themselves look on, and
+ * do harm, as the superuser, by sessions with plain settings: `db.query`.
+ *
  * `drop()` first makes sure that the code under test has left nothing behind: no session, no advisory lock.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
+import { urlFor, type Role } from '../../infra/local/role.ts';
+import { layBed, ordinaryRole, setPlain } from './bed.ts';
 
 export interface FreshDatabaseOptions {
   /** Whether it has the coordinator's schema; true if not given. */
@@ -20,10 +25,16 @@ export interface FreshDatabaseOptions {
 }
 
 export interface TestDatabase {
+  /** For the code under test: the ordinary role's. */
   readonly url: string;
+  /** For the tests' own hands: the superuser's. */
+  readonly superuserUrl: string;
   readonly name: string;
-  /** On a session that the leak check does not count. Of several statements the last one's rows. */
+  readonly role: Role;
+  /** As superuser, on a session that the leak check does not count. Of several statements the last one's rows. */
   query(sql: string, params?: readonly unknown[]): Promise<Record<string, unknown>[]>;
+  /** The same as the ordinary role, without parameters: for what shall belong to it. */
+  queryAsRole(sql: string): Promise<void>;
   /** Throws a LeakError unless, within a second, no other session and no advisory lock is left. */
   assertNoLeaks(): Promise<void>;
   /** Drops it in any case, and throws what assertNoLeaks has found. */
@@ -50,7 +61,7 @@ export async function freshDatabase(options: FreshDatabaseOptions = {}): Promise
   const name = `test_${randomUUID().replaceAll('-', '')}`;
   await onServer(serverUrl, async (server) => {
     await server.query('SELECT pg_advisory_lock($1)', [TEMPLATE_LOCK]);
-    await create(server, name, await template(server, serverUrl, options));
+    await create(server, serverUrl, name, await template(server, serverUrl, options));
   });
   return open(serverUrl, name);
 }
@@ -74,30 +85,51 @@ async function template(
   // Renamed only when done, so that migrations which fail leave no template.
   const draft = `${name}_draft`;
   await server.query(`DROP DATABASE IF EXISTS ${draft} WITH (FORCE)`);
-  await create(server, draft, 'template0');
+  await create(server, serverUrl, draft, 'template0');
   const { migrate } = await import('../../infra/migrate.ts');
-  await migrate(urlOf(serverUrl, draft), { examples, log: () => undefined });
+  // By the ordinary role, which so owns the schemas; clones keep owners.
+  await migrate(urlFor(serverUrl, ordinaryRole(serverUrl), draft), { examples, log: () => undefined });
   await server.query(`ALTER DATABASE ${draft} RENAME TO ${name}`);
   return name;
 }
 
-async function create(server: pg.Client, name: string, from: string): Promise<void> {
-  await server.query(`CREATE DATABASE ${name} TEMPLATE ${from} STRATEGY = WAL_LOG`);
+async function create(server: pg.Client, serverUrl: string, name: string, from: string): Promise<void> {
+  // Copying files makes a checkpoint first, which is slow; PostgreSQL 14 knows no other way.
+  const { rows } = await server.query<{ version: number }>(
+    `SELECT current_setting('server_version_num')::int AS version`,
+  );
+  const strategy = (rows[0]?.version ?? 0) >= 150_000 ? 'STRATEGY = WAL_LOG' : '';
+  await server.query(`CREATE DATABASE ${name} TEMPLATE ${from} ${strategy}`);
+  await layBed(server, ordinaryRole(serverUrl), name);
 }
 
 function open(serverUrl: string, name: string): TestDatabase {
-  const url = urlOf(serverUrl, name);
-  const pool = new pg.Pool({ connectionString: url, max: 4, application_name: OWN_SESSIONS, ssl: false });
+  const role = ordinaryRole(serverUrl);
+  const superuserUrl = urlOf(serverUrl, name);
+  const pool = new pg.Pool({
+    connectionString: superuserUrl,
+    max: 4,
+    application_name: OWN_SESSIONS,
+    ssl: false,
+    // eslint-disable-next-line @typescript-eslint/no-misused-promises -- the pool waits for it, though its types say void
+    onConnect: setPlain,
+  });
   pool.on('error', () => undefined);
   const assertNoLeaks = () => onServer(serverUrl, (server) => refuseLeaks(server, name));
   return {
-    url,
+    url: urlFor(serverUrl, role, name),
+    superuserUrl,
     name,
+    role,
     async query(sql, params) {
       const results = [
         await pool.query<Record<string, unknown>>(sql, params === undefined ? [] : [...params]),
       ];
       return results.flat().at(-1)?.rows ?? [];
+    },
+    async queryAsRole(sql) {
+      // One message, so one transaction: an error takes the role back too.
+      await pool.query(`SET ROLE ${role.name}; ${sql}; RESET ROLE`);
     },
     assertNoLeaks,
     async drop() {

@@ -50,6 +50,8 @@ export async function connect(url: string): Promise<pg.Client> {
   const session = new pg.Client({ connectionString: url });
   session.on('error', () => undefined);
   await session.connect();
+  // As the protocol names it in each of its transactions; the database's default is another.
+  await session.query('SET default_transaction_isolation = "read committed"');
   return session;
 }
 

@@ -66,6 +66,8 @@ export async function deliver(
     slot: slotName(scheduledFor),
     scheduledFor,
     slotGuessed: false,
+    scheduledForGuessed: false,
+    offSchedule: false,
     trigger: 'rule',
     byHand: false,
     deliveryId: randomUUID(),
