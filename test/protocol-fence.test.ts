@@ -29,37 +29,38 @@ import {
 } from './support/rivals.ts';
 import { startProxy } from './support/proxy.ts';
 import { scratchFolder } from './support/scratch.ts';
+import { startServer } from './support/server.ts';
 
 /**
  * A fence is a run's, not a number's: `fenced` commits while this very run stands, and nothing after its end is on record.
  * And what it leaves behind stands in no successor's way.
  */
 
+/** What the jobs write to is their role's. */
+const ours = `CREATE SCHEMA app; CREATE TABLE app.written (who text);
+  CREATE TABLE app.account (id int PRIMARY KEY, n int); INSERT INTO app.account VALUES (1, 0)`;
+
 let db: TestDatabase;
 beforeAll(async () => {
   db = await freshDatabase();
-  await run(
-    db.url,
-    'CREATE TABLE written (who text); CREATE TABLE account (id int PRIMARY KEY, n int); INSERT INTO account VALUES (1, 0)',
-  );
+  await db.queryAsRole(ours);
 });
 afterAll(async () => db.drop());
 
-/** As whoever the code under test is: what it writes to is its own. */
-async function run(url: string, sql: string): Promise<void> {
-  const client = await connectPlain(url);
-  await client.query(sql);
-  await client.end();
+async function promote(superuserUrl: string): Promise<void> {
+  const session = await connectPlain(superuserUrl);
+  await session.query('SELECT pg_promote()');
+  await session.end();
 }
 
 async function writtenBy(who: string): Promise<unknown[]> {
-  return db.query('SELECT who FROM written WHERE who = $1', [who]);
+  return db.query('SELECT who FROM app.written WHERE who = $1', [who]);
 }
 
 /** What became of an attempt to write in `fenced`. */
 async function attempt({ fenced }: WorkContext, who: string, first = async () => {}): Promise<unknown> {
   return fenced(async (tx) => {
-    await tx.query('INSERT INTO written VALUES ($1)', [who]);
+    await tx.query('INSERT INTO app.written VALUES ($1)', [who]);
     await first();
   }).then(() => 'committed', asError);
 }
@@ -163,10 +164,9 @@ describe.concurrent(
 
 it('after a failover that lost the last commits, no fence is given out twice, and the forgotten run is waited for', async () => {
   const folder = await scratchFolder();
-  const settings = { fsync: 'off' };
-  const primary = await startPostgres({ dataDir: join(folder.path, 'primary'), settings });
+  const primary = await startServer({ dataDir: join(folder.path, 'primary') });
   const own = await freshDatabase({ serverUrl: primary.url });
-  await run(own.url, 'CREATE TABLE written (who text)');
+  await own.queryAsRole(ours);
   const standby = await startStandby(primary, { dataDir: join(folder.path, 'standby') });
   await standby.stop(); // so it never hears of what comes now
   const passes = new Passes();
@@ -186,9 +186,9 @@ it('after a failover that lost the last commits, no fence is given out twice, an
   const far = await startFarHolder(own, task, noon);
   far.cutOff({ newConnections: 'accept' });
   await primary.kill();
-  const next = await startPostgres({ dataDir: standby.dataDir, port: primary.port, settings });
+  const next = await startPostgres({ ...standby, port: primary.port });
   try {
-    await run(next.url, 'SELECT pg_promote()');
+    await promote(next.url);
     const coming = deliver(own.url, task, one);
     await insideId(own, task, one); // the lock is its own, and its fence the last
     promoted = true;
@@ -198,7 +198,7 @@ it('after a failover that lost the last commits, no fence is given out twice, an
     expect(passes.together()).toEqual([]);
     expect(results).toMatchObject([stopped]);
     expect(fences[1]).toBeGreaterThan(fences[0] ?? 0n);
-    expect(await own.query('SELECT who FROM written')).toEqual([]);
+    expect(await own.query('SELECT who FROM app.written')).toEqual([]);
     await own.drop();
   } finally {
     await next.stop();
@@ -273,7 +273,8 @@ describe.concurrent('a statement of fenced that outlives its run', () => {
     const urls = await Promise.all(
       ['one', 'other'].map(async (which) => {
         const role = `fence_${which}_${process.pid}`;
-        await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA cronce TO ${role};
+        await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'x'; GRANT CONNECT ON DATABASE ${db.name} TO ${role};
+          GRANT USAGE ON SCHEMA cronce TO ${role};
           GRANT ALL ON ALL TABLES IN SCHEMA cronce TO ${role}`);
         const url = new URL(db.url);
         [url.username, url.password] = [role, 'x'];
@@ -316,7 +317,7 @@ describe.concurrent('fenced', () => {
 
   it('that waits for a row which tx of its own run has locked says so, long before the deadline', async () => {
     const seen: unknown[] = [];
-    const update = 'UPDATE account SET n = n + 1 WHERE id = 1';
+    const update = 'UPDATE app.account SET n = n + 1 WHERE id = 1';
     const task = job(
       async ({ tx, fenced }) => {
         await tx.query(update);

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { startPostgres, startStandby, type LocalPostgres } from '../infra/local/postgres.ts';
+import { startStandby, type LocalPostgres } from '../infra/local/postgres.ts';
 import { lockKey, rhythm } from '../src/lock.ts';
 import { UnsendableQuery } from '../src/postgres/errors.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
@@ -30,6 +30,7 @@ import {
 } from './support/rivals.ts';
 import { startProxy } from './support/proxy.ts';
 import { scratchFolder } from './support/scratch.ts';
+import { startServer } from './support/server.ts';
 
 /**
  * Never two at a time: the times at which check() passed in two runs of one lock don't interleave, whatever has ended
@@ -384,7 +385,7 @@ describe.concurrent('a server that goes away under a cut-off holder', () => {
     body: (server: LocalPostgres, own: TestDatabase, folder: string) => Promise<void>,
   ) {
     const folder = await scratchFolder();
-    const server = await startPostgres({ dataDir: join(folder.path, 'server'), settings: { fsync: 'off' } });
+    const server = await startServer({ dataDir: join(folder.path, 'server') });
     try {
       const own = await freshDatabase({ serverUrl: server.url });
       await body(server, own, folder.path);

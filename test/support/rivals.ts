@@ -11,6 +11,7 @@ import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { sweepJob, type SweepOptions } from '../../src/sweep.ts';
 import { deliveryOf, type Delivery } from '../../src/trigger.ts';
+import { setPlain } from './bed.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './coordinator.ts';
 import type { TestDatabase } from './database.ts';
 import type { HolderOrder, HolderWord } from './holder.ts';
@@ -204,9 +205,7 @@ export async function connectPlain(url: string): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: url, ssl: false });
   client.on('error', () => undefined);
   await client.connect();
-  await client.query(`SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0; SET lock_timeout = 0;
-    SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off;
-    SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'`);
+  await setPlain(client);
   return client;
 }
 
