@@ -25,6 +25,7 @@ import {
   two,
   until,
   untilFree,
+  untilWaiting,
   vouching,
 } from './support/rivals.ts';
 import { startProxy } from './support/proxy.ts';
@@ -205,6 +206,42 @@ it('after a failover that lost the last commits, no fence is given out twice, an
     await folder.remove();
   }
 }, 120_000);
+
+describe.concurrent('a commit under way in fenced, when its run is ended by someone else', () => {
+  async function almostCommitted() {
+    const task = job(async ({ signal }) => delay(20_000, undefined, { signal }), { leaseMs: 15_000 });
+    const far = await startFarHolder(db, task, noon);
+    far.cutOff();
+    const session = await connectPlain(db.url);
+    await session.query('BEGIN ISOLATION LEVEL READ COMMITTED');
+    await session.query('SELECT cronce.begin_fenced($1, 15000)', [far.runId]);
+    await session.query('INSERT INTO app.written VALUES ($1)', [far.runId]);
+    await session.query('SELECT cronce.demand_fence($1)', [far.runId]);
+    return { far, session };
+  }
+
+  it('is waited for, and stands before that end does', async () => {
+    const { far, session } = await almostCommitted();
+    let answered = false;
+    const cancelling = cancel(db, far.runId, 0).finally(() => (answered = true));
+    await untilWaiting(db, 'cronce.settle(', far.runId);
+    await session.query('COMMIT');
+    expect(answered).toBe(false);
+    expect(await cancelling).toMatchObject({ status: 'cancelled' });
+    expect(await writtenBy(far.runId)).toHaveLength(1);
+    await session.end();
+    await far.stop();
+  });
+
+  it('that does not come to its end does not come after that of the run', async () => {
+    const { far, session } = await almostCommitted();
+    expect(await cancel(db, far.runId, 0)).toMatchObject({ status: 'cancelled' });
+    await session.query('COMMIT').catch(() => undefined);
+    expect(await writtenBy(far.runId)).toEqual([]);
+    await session.end().catch(() => undefined);
+    await far.stop();
+  });
+});
 
 describe.concurrent('a statement of fenced that outlives its run', () => {
   const sleeping = (mark: string) =>

@@ -209,11 +209,27 @@ export async function connectPlain(url: string): Promise<pg.Client> {
   return client;
 }
 
-/** Until so many sessions are in the middle of a query like this one and wait for a lock. */
-export async function untilBlocked(db: TestDatabase, query: string, count = 1): Promise<void> {
-  const sql = `SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-    AND query LIKE $1 AND pid <> pg_backend_pid()`;
-  await until(async () => (await db.query(sql, [`%${query}%`])).length >= count);
+/** Backends that are in the middle of a query with all of these words. */
+export async function inTheMiddleOf(
+  db: TestDatabase,
+  words: readonly string[],
+  waitsFor = '%',
+): Promise<unknown[]> {
+  return db.query(
+    `SELECT pid, query_start FROM pg_stat_activity WHERE datname = current_database() AND state = 'active'
+       AND query LIKE ALL ($1) AND coalesce(wait_event_type, '') LIKE $2 AND pid <> pg_backend_pid()`,
+    [words.map((word) => `%${word}%`), waitsFor],
+  );
+}
+
+/** A claim of this slot that finds its lock held and waits, or the wait that some other query is in. */
+export async function untilWaiting(db: TestDatabase, ...words: string[]): Promise<void> {
+  await until(async () => (await inTheMiddleOf(db, words)).length > 0);
+}
+
+/** Until a query with all of these words waits for another's lock. */
+export async function untilBlocked(db: TestDatabase, ...words: string[]): Promise<void> {
+  await until(async () => (await inTheMiddleOf(db, words, 'Lock')).length > 0);
 }
 
 let sweeps = 0;
@@ -226,10 +242,11 @@ export async function sweep(
 ): Promise<{ runs: RunRecord[]; own: RunRecord }> {
   const runs: RunRecord[] = [];
   const registry = defineJobs(registered);
-  const { clock } = overrides;
+  const { clock, deployment, logger = keepingLogger() } = overrides;
   const coordinator = coordinatorOn(db.url, {
+    logger,
     ...(clock ? { clock } : {}),
-    logger: overrides.logger ?? keepingLogger(),
+    ...(deployment === undefined ? {} : { deployment }),
   });
   const now = clock?.() ?? new Date();
   const task = sweepJob({
