@@ -51,7 +51,7 @@ const slowCheck = `CREATE SCHEMA app; CREATE TABLE app.checked (x int);
   CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON app.checked DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION app.slowly()`;
 
-function gate(): { readonly opened: Promise<void>; open(): void } {
+function gate(): { readonly opened: Promise<void>; readonly open: () => void } {
   let open: () => void = () => undefined;
   const opened = new Promise<void>((resolve) => (open = resolve));
   return { opened, open };
