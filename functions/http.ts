@@ -12,9 +12,10 @@ export type HttpEvent = Extract<LambdaEvent, { readonly rawPath: string }>;
 
 /** The HTTP entry. Like a session, the app is made for one request: nothing of it is left for the next. */
 export async function handler(event: HttpEvent) {
-  const { target, http, logLevel } = readSettings();
+  const { target, deployment, http, logLevel } = readSettings();
   const app = createApp({
     registry,
+    deployment,
     readTokens: http.readTokens,
     runTokens: http.runTokens,
     openSession: async () => Session.open(target),

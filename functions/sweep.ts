@@ -12,6 +12,7 @@ export async function handler(event: unknown, context: Context): Promise<Answer>
   const coordinator = coordinatorOf(settings);
   const sweep = sweepJob({
     registry,
+    deployment: settings.deployment,
     deliver: invoker({
       functionPrefix: settings.http.functionPrefix,
       endpoint: settings.http.lambdaEndpoint,

@@ -76,7 +76,7 @@ export function deploymentOf({
   demandOwnNames(jobs);
   demandNamesForAws(service, stage, jobs);
   const prefix = `${service}-${stage}-`;
-  const { settings, leaseMs } = passedOn(environment);
+  const { settings, leaseMs } = passedOn({ CRONCE_DEPLOYMENT: `${service}-${stage}`, ...environment });
   for (const job of jobs) demandSense(job, leaseMs, now);
   return {
     functions: {

@@ -281,12 +281,14 @@ DECLARE
   again     boolean := coalesce((p ->> 'again')::boolean, false);
   now_at    integer := cronce.timeline();
   new_since timestamptz;
+  least_fence bigint;
   key       bigint;
   reason    text;
   blocker   uuid;
   in_way    cronce.run;
   dead      uuid[];
   dead_fences bigint[];
+  delays    boolean;
   settled   cronce.run[] := '{}';
   rest_ms   integer := 0;
   left_ms   numeric;
@@ -343,8 +345,11 @@ BEGIN
       blocker := in_way.id;
     END IF;
   ELSE
-    SELECT array_agg(r.id ORDER BY r.id), array_agg(r.fence ORDER BY r.id) INTO dead, dead_fences FROM cronce.run r
-      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self;
+    SELECT array_agg(r.id ORDER BY r.id) FILTER (WHERE r.status = 'running'),
+        array_agg(r.fence ORDER BY r.id) FILTER (WHERE r.status = 'running'), count(*) > 0
+      INTO dead, dead_fences, delays FROM cronce.run r
+      WHERE (r.lock_key = key OR r.guard_key = guard) AND (r.status = 'running' OR r.delay_until > clock_timestamp())
+        AND r.id <> self;
     IF dead IS NOT NULL THEN
       SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
         dead, dead_fences, at, 'its lock was free while it stood as running') AS s;
@@ -360,12 +365,16 @@ BEGIN
   END IF;
 
   IF reason IS NULL THEN
-    SELECT t.first_seen_at INTO new_since FROM cronce.timeline t WHERE t.id = now_at;
-    IF NOT FOUND THEN
+    SELECT ((now_at - min(t.id))::bigint << 32) + 1, max(t.first_seen_at) FILTER (WHERE t.id = now_at)
+      INTO least_fence, new_since FROM cronce.timeline t;
+    IF new_since IS NULL THEN
       INSERT INTO cronce.timeline (id, first_seen_at) VALUES (now_at, clock_timestamp()) ON CONFLICT DO NOTHING;
       new_since := clock_timestamp();
     END IF;
-    SELECT coalesce(max(d.ms), 0), max(d.blocker::text)::uuid INTO rest_ms, blocker FROM cronce.delay_of(key, guard, self) d;
+    IF delays THEN
+      SELECT d.ms, d.blocker INTO rest_ms, blocker FROM cronce.delay_of(key, guard, self) d;
+      rest_ms := coalesce(rest_ms, 0);
+    END IF;
     IF new_since > clock_timestamp() - interval '1 day' THEN -- what a lossy failover forgot may still be at work
       rest_ms := greatest(rest_ms, (p ->> 'lockDelayMs')::integer
                    - floor(extract(epoch FROM clock_timestamp() - new_since) * 1000)::integer);
@@ -380,74 +389,17 @@ BEGIN
     END IF;
   END IF;
 
-  INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
-  made := cronce.claimed(p, at, key, reason, blocker, owed, rest_ms, again);
+  PERFORM FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
+  IF NOT FOUND THEN
+    INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
+  END IF;
+  IF reason IS NULL THEN
+    made := cronce.start_run(p, at, key, rest_ms, least_fence, again);
+  ELSE
+    made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
+  END IF;
   RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms,
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
-END $function$
-
-
-CREATE OR REPLACE FUNCTION cronce.claimed(p jsonb, at timestamp with time zone, key bigint, reason text, blocker uuid, owed boolean, rest_ms integer, again boolean)
- RETURNS cronce.run
- LANGUAGE plpgsql
- SET search_path TO 'pg_catalog', 'pg_temp'
-AS $function$
-DECLARE
-  want jsonb := p -> 'run';
-  self uuid := (want ->> 'id')::uuid;
-  made cronce.run;
-BEGIN
-  made.id := self;
-  made.deployment := p ->> 'deployment';
-  made.job := want ->> 'job';
-  made.slot := want ->> 'slot';
-  made.lock_key := key;
-  made.claimed_at := clock_timestamp();
-  made.blocked_by := CASE WHEN reason IS NOT NULL THEN blocker END;
-  made.blocked_by_deployment := (SELECT r.deployment FROM cronce.run r WHERE r.id = made.blocked_by);
-  IF reason IS NULL THEN
-    made.status := 'running';
-    made.started_at := at;
-    made.delayed_ms := nullif(rest_ms, 0);
-    made.attempt := (SELECT count(*) + 1 FROM cronce.run r
-      WHERE r.deployment = made.deployment AND r.job = made.job AND r.slot = made.slot
-        AND r.attempt IS NOT NULL AND r.status <> 'running' AND r.id <> self);
-    made.fence := cronce.next_fence(key, p #>> '{lock,name}', key = (p #>> '{lock,guard}')::bigint, self, cronce.timeline());
-  ELSE
-    made.status := 'skipped';
-    made.skip_reason := reason;
-    made.finished_at := at;
-    made.final := CASE WHEN owed THEN false END;
-  END IF;
-
-  IF again THEN
-    UPDATE cronce.run r SET
-        status = made.status, skip_reason = made.skip_reason, blocked_by = made.blocked_by,
-        blocked_by_deployment = made.blocked_by_deployment, lock_key = made.lock_key, fence = made.fence,
-        claimed_at = made.claimed_at, attempt = made.attempt, started_at = made.started_at,
-        finished_at = made.finished_at, final = made.final, delayed_ms = made.delayed_ms,
-        publish_after = clock_timestamp() + interval '30 s'
-      WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
-    IF NOT FOUND THEN
-      SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
-    END IF;
-    RETURN made;
-  END IF;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
-      params, status, skip_reason, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, fence, backend_pid,
-      attempt, max_attempts, after_lost, final, lease_ms, lock_delay_ms, delayed_ms, received_at, claimed_at,
-      started_at, finished_at, publish_after)
-    VALUES (self, made.deployment, made.job, made.slot,
-      coalesce(CASE WHEN (want ->> 'scheduledForGuessed')::boolean THEN cronce.first_due(made.deployment, made.job, made.slot) END,
-               (want ->> 'scheduledFor')::timestamptz),
-      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
-      coalesce(want -> 'params', 'null'), made.status, made.skip_reason, made.blocked_by, made.blocked_by_deployment,
-      p #>> '{lock,name}', key, (p #>> '{lock,guard}')::bigint, made.fence, pg_backend_pid(), made.attempt,
-      (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', made.final, (p ->> 'leaseMs')::integer,
-      (p ->> 'lockDelayMs')::integer, made.delayed_ms, at, made.claimed_at, made.started_at, made.finished_at,
-      clock_timestamp() + interval '30 s')
-    RETURNING r.* INTO made;
-  RETURN made;
 END $function$
 
 
@@ -542,6 +494,20 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.due_time(p jsonb)
+ RETURNS timestamp with time zone
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF (p #>> '{run,scheduledForGuessed}')::boolean THEN
+    RETURN coalesce((SELECT r.scheduled_for FROM cronce.run r WHERE r.deployment = p ->> 'deployment'
+      AND r.job = p #>> '{run,job}' AND r.slot = p #>> '{run,slot}' ORDER BY r.id LIMIT 1), (p #>> '{run,scheduledFor}')::timestamptz);
+  END IF;
+  RETURN (p #>> '{run,scheduledFor}')::timestamptz;
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.end_holder(r cronce.run)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -578,7 +544,12 @@ BEGIN
     PERFORM cronce.keep_session(mine.lease_ms);
     PERFORM pg_advisory_xact_lock(mine.guard_key) WHERE mine.guard_key IS NOT NULL;
     PERFORM pg_advisory_xact_lock(mine.lock_key);
-    stood := cronce.look(self);
+    BEGIN
+      stood := cronce.stands(self);
+      RAISE EXCEPTION USING ERRCODE = 'CR005';
+    EXCEPTION WHEN SQLSTATE 'CR005' THEN
+      NULL;
+    END;
   END IF;
   RETURN jsonb_build_object('entered', coalesce(stood, false), 'pid', pg_backend_pid(),
     'lease', current_setting('idle_in_transaction_session_timeout'));
@@ -591,7 +562,7 @@ CREATE OR REPLACE FUNCTION cronce.fenced_key(run uuid)
  IMMUTABLE PARALLEL SAFE STRICT
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
-  SELECT cronce.lock_key('cronce.fenced', run::text)
+  SELECT hashtextextended(run::text, 0)
 $function$
 
 
@@ -605,7 +576,9 @@ DECLARE
   made cronce.run;
 BEGIN
   PERFORM cronce.demand_durability();
-  PERFORM cronce.drain(self, 2000);
+  IF NOT pg_try_advisory_xact_lock(hashtextextended(self::text, 0)) THEN -- cronce.fenced_key, without a call
+    PERFORM cronce.drain(self, 2000);
+  END IF;
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
       final = p ->> 'status' IN ('succeeded', 'cancelled') OR r.cancel_requested_at IS NOT NULL
@@ -626,16 +599,6 @@ BEGIN
   END IF;
   RETURN cronce.record(made);
 END $function$
-
-
-CREATE OR REPLACE FUNCTION cronce.first_due(deployment text, job text, slot text)
- RETURNS timestamp with time zone
- LANGUAGE sql
- SET search_path TO 'pg_catalog', 'pg_temp'
-AS $function$
-  SELECT r.scheduled_for FROM cronce.run r
-  WHERE r.deployment = first_due.deployment AND r.job = first_due.job AND r.slot = first_due.slot ORDER BY r.id LIMIT 1
-$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.forget_schedule(job text, expression text, time_zone text, deployment text DEFAULT 'default'::text)
@@ -717,7 +680,7 @@ AS $function$
 $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.keep_session(lease_ms integer)
+CREATE OR REPLACE FUNCTION cronce.keep_session(lease_ms integer, can_look boolean DEFAULT true)
  RETURNS void
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -728,12 +691,12 @@ BEGIN
   PERFORM set_config('tcp_keepalives_idle', seconds::text, true),
     set_config('tcp_keepalives_interval', greatest(1, seconds / 3)::text, true),
     set_config('tcp_keepalives_count', '3', true),
-    set_config('tcp_user_timeout', (seconds * 1000)::text, true);
-  BEGIN
-    PERFORM set_config('client_connection_check_interval', '500ms', true);
-  EXCEPTION WHEN OTHERS THEN
-    NULL; -- a platform that can't look; then the statement's end or its time limit frees the lock
-  END;
+    set_config('tcp_user_timeout', (seconds * 1000)::text, true),
+    set_config('client_connection_check_interval', CASE WHEN can_look THEN '500ms' ELSE '0' END, true);
+EXCEPTION WHEN OTHERS THEN
+  IF can_look THEN -- a platform that can't; then the statement's end or its time limit frees the lock
+    PERFORM cronce.keep_session(lease_ms, false);
+  END IF;
 END $function$
 
 
@@ -807,16 +770,25 @@ AS $function$
 $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.next_fence(own_key bigint, own_name text, for_slot boolean, self uuid, own_timeline integer)
+CREATE OR REPLACE FUNCTION cronce.next_attempt(own_deployment text, own_job text, own_slot text, self uuid)
+ RETURNS integer
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT count(*)::integer + 1 FROM cronce.run r
+  WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot
+    AND r.attempt IS NOT NULL AND r.status <> 'running' AND r.id <> self
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.next_fence(own_key bigint, own_name text, for_slot boolean, self uuid, least_fence bigint)
  RETURNS bigint
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  least_fence bigint;
   given bigint;
 BEGIN
-  SELECT ((own_timeline - min(t.id))::bigint << 32) + 1 INTO least_fence FROM cronce.timeline t;
   INSERT INTO cronce.lock AS l (key, name, fence, run_id, of_slot)
     VALUES (own_key, own_name, greatest(1, least_fence), self, for_slot)
     ON CONFLICT ON CONSTRAINT lock_pkey DO UPDATE SET
@@ -923,10 +895,15 @@ DECLARE
   own_job  text := want ->> 'job';
   own_slot text := want ->> 'slot';
   policy   jsonb := p -> 'policy';
+  over     record;
 BEGIN
-  RETURN QUERY SELECT 'duplicate', r.id FROM cronce.run r
-    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.status = 'succeeded';
-  IF FOUND THEN
+  -- Of the slot's runs that are over for good: a success, else one that was lost, else the last.
+  SELECT r.id, r.status, r.after_lost INTO over FROM cronce.run r
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self
+      AND (r.final OR r.status = 'succeeded')
+    ORDER BY r.status = 'succeeded' DESC, r.status = 'lost' DESC, r.id DESC LIMIT 1;
+  IF over.status = 'succeeded' THEN
+    RETURN QUERY SELECT 'duplicate', over.id;
     RETURN;
   END IF;
   IF (want ->> 'offSchedule')::boolean AND NOT EXISTS (
@@ -938,11 +915,8 @@ BEGIN
   IF (policy ->> 'byHand')::boolean THEN -- an operator may run a failed, held or missed slot again, paused or late
     RETURN;
   END IF;
-  RETURN QUERY SELECT CASE WHEN r.status = 'lost' AND r.after_lost = 'hold' THEN 'on_hold' ELSE 'duplicate' END, r.id
-    FROM cronce.run r
-    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.final AND r.id <> self
-    ORDER BY (r.status = 'lost') DESC, r.id DESC LIMIT 1;
-  IF FOUND THEN
+  IF over.id IS NOT NULL THEN
+    RETURN QUERY SELECT CASE WHEN over.status = 'lost' AND over.after_lost = 'hold' THEN 'on_hold' ELSE 'duplicate' END, over.id;
     RETURN;
   END IF;
   RETURN QUERY SELECT 'paused', NULL::uuid FROM cronce.job j
@@ -1120,6 +1094,41 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.skip_run(p jsonb, at timestamp with time zone, own_key bigint, reason text, blocker uuid, owed boolean, again boolean)
+ RETURNS cronce.run
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  want  jsonb := p -> 'run';
+  self  uuid := (want ->> 'id')::uuid;
+  whose text := (SELECT r.deployment FROM cronce.run r WHERE r.id = blocker);
+  made  cronce.run;
+BEGIN
+  IF again THEN
+    UPDATE cronce.run r SET status = 'skipped', skip_reason = reason, blocked_by = blocker, blocked_by_deployment = whose,
+        lock_key = own_key, fence = NULL, attempt = NULL, claimed_at = clock_timestamp(), started_at = NULL,
+        finished_at = at, final = CASE WHEN owed THEN false END, publish_after = clock_timestamp() + interval '30 s'
+      WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
+    IF NOT FOUND THEN
+      SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    END IF;
+    RETURN made;
+  END IF;
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+      params, status, skip_reason, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, max_attempts,
+      after_lost, final, lease_ms, lock_delay_ms, received_at, claimed_at, finished_at, publish_after)
+    VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'skipped',
+      reason, blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint,
+      (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', CASE WHEN owed THEN false END,
+      (p ->> 'leaseMs')::integer, (p ->> 'lockDelayMs')::integer, at, clock_timestamp(), at,
+      clock_timestamp() + interval '30 s')
+    RETURNING r.* INTO made;
+  RETURN made;
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.stands(self uuid)
  RETURNS boolean
  LANGUAGE sql
@@ -1128,6 +1137,41 @@ AS $function$
   SELECT EXISTS (SELECT FROM cronce.run r JOIN cronce.lock l ON l.key = r.lock_key
     WHERE r.id = stands.self AND r.status = 'running' AND l.fence = r.fence AND l.run_id = r.id)
 $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.start_run(p jsonb, at timestamp with time zone, own_key bigint, rest_ms integer, least_fence bigint, again boolean)
+ RETURNS cronce.run
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  want  jsonb := p -> 'run';
+  self  uuid := (want ->> 'id')::uuid;
+  token bigint;
+  made  cronce.run;
+BEGIN
+  token := cronce.next_fence(own_key, p #>> '{lock,name}', own_key = (p #>> '{lock,guard}')::bigint, self, least_fence);
+  IF again THEN
+    UPDATE cronce.run r SET lock_key = own_key, fence = token, claimed_at = clock_timestamp(), started_at = at,
+        delayed_ms = nullif(rest_ms, 0), attempt = cronce.next_attempt(r.deployment, r.job, r.slot, self)
+      WHERE r.id = self AND r.status = 'running' RETURNING r.* INTO made;
+    IF NOT FOUND THEN
+      SELECT r.* INTO made FROM cronce.run r WHERE r.id = self;
+    END IF;
+    RETURN made;
+  END IF;
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+      params, status, lock_name, lock_key, guard_key, fence, backend_pid, attempt, max_attempts, after_lost, lease_ms,
+      lock_delay_ms, delayed_ms, received_at, claimed_at, started_at)
+    VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'running',
+      p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint, token, pg_backend_pid(),
+      cronce.next_attempt(p ->> 'deployment', want ->> 'job', want ->> 'slot', self),
+      (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', (p ->> 'leaseMs')::integer,
+      (p ->> 'lockDelayMs')::integer, nullif(rest_ms, 0), at, clock_timestamp(), at)
+    RETURNING r.* INTO made;
+  RETURN made;
+END $function$
 
 
 CREATE OR REPLACE FUNCTION cronce.take_place(keys bigint[], guard bigint, self uuid, gap_ms integer)
@@ -1199,10 +1243,10 @@ DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
 BEGIN
   PERFORM cronce.demand_durability();
-  made := cronce.claimed(p, coalesce((p ->> 'now')::timestamptz, clock_timestamp()), NULL, 'held',
+  made := cronce.skip_run(p, coalesce((p ->> 'now')::timestamptz, clock_timestamp()), NULL, 'held',
     (SELECT r.id FROM cronce.run r WHERE r.id <> self AND r.lock_key = ANY (keys)
        AND (r.status = 'running' OR r.delay_until IS NOT NULL) ORDER BY r.status = 'running' DESC, r.id DESC LIMIT 1),
-    true, 0, standing);
+    true, standing);
   UPDATE cronce.run r SET error = jsonb_build_object('name', 'NotClaimed', 'message', why)
     WHERE r.id = self AND r.status = 'skipped' RETURNING r.* INTO made;
   RETURN cronce.record(made);

@@ -11,6 +11,7 @@ import {
   type ClaimRequest,
   type NotClaimed,
 } from './claim.ts';
+import type { Job } from './job.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
 import { recordOutcome } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
@@ -75,6 +76,47 @@ export async function coordinate(
   }
 }
 
+/**
+ * Records a delivery that can't be run, since its event was not understood: failed, for good.
+ * @throws {PostgresError} where it could not be recorded
+ */
+export async function refuse(
+  refused: RefusedEvent,
+  timeLeftMs: number,
+  coordinator: Coordinator,
+): Promise<RunRecord> {
+  const { job, error, deliveryId, now } = refused;
+  const delivery: Delivery = {
+    job,
+    slot: `refused:${deliveryId ?? uuidV7()}`, // which slot it was about is not known: it must stand in the way of none
+    scheduledFor: now,
+    slotGuessed: false,
+    scheduledForGuessed: true,
+    offSchedule: false,
+    trigger: 'unknown',
+    byHand: false,
+    deliveryId,
+    requestedBy: null,
+    params: null,
+  };
+  const path = new Path(delivery, timeLeftMs, coordinator);
+  const session = await path.openSession();
+  try {
+    const { run } = await path.refuse(session, uuidV7(), error);
+    await path.publish(session, [run]);
+    return run;
+  } finally {
+    await session.close();
+  }
+}
+
+export interface RefusedEvent {
+  readonly job: Job;
+  readonly error: unknown;
+  readonly deliveryId: string | null;
+  readonly now: Date;
+}
+
 interface Claim extends Claimed, Entered {}
 
 /** What the steps of one delivery share; made for it and gone with it. */
@@ -110,7 +152,7 @@ class Path {
     let failures = 0;
     for (let again = 0; again < claimsAtMost; again++) {
       const request = this.#request(runId, again > 0, performance.now() < replaceUntil);
-      if ('refused' in request) return this.#refuse(session, request);
+      if ('refused' in request) return this.refuse(session, runId, request.refused);
       const claim = await this.#claimOnce(session, request).catch(unlessHopeless(session));
       if (claim instanceof PostgresError) {
         failures += 1;
@@ -132,8 +174,18 @@ class Path {
   /** What to claim; or, where the lock can't even be named, why not. */
   #request(runId: string, again: boolean, replace: boolean): ClaimRequest | Refused {
     const { job, slot, params } = this.#delivery;
+    try {
+      const lock = lockOf(job, slot, params, this.#deployment);
+      return { ...this.#unlocked(runId, again, replace), lock };
+    } catch (refused) {
+      return { refused };
+    }
+  }
+
+  #unlocked(runId: string, again: boolean, replace: boolean): Omit<ClaimRequest, 'lock'> {
+    const { job } = this.#delivery;
     const workMs = Math.max(0, Math.floor(this.#workMs()));
-    const request = {
+    return {
       runId,
       delivery: this.#delivery,
       deployment: this.#deployment,
@@ -146,11 +198,6 @@ class Path {
       gapMs: enterTimeLimitMs + 1_000,
       ...this.#now(),
     };
-    try {
-      return { ...request, lock: lockOf(job, slot, params, this.#deployment) };
-    } catch (error) {
-      return { ...request, refused: error };
-    }
   }
 
   async #claimOnce(session: Session, request: ClaimRequest): Promise<(Claimed & Entered) | NotClaimed> {
@@ -171,8 +218,11 @@ class Path {
     return this.#recorded(session, turnAwaySql(session, request, error.message));
   }
 
-  async #refuse(session: Session, request: Refused): Promise<Claim> {
-    return this.#recorded(session, refuseSql(session, request, captureError(request.refused)));
+  async refuse(session: Session, runId: string, error: unknown): Promise<Claim> {
+    return this.#recorded(
+      session,
+      refuseSql(session, this.#unlocked(runId, false, false), captureError(error)),
+    );
   }
 
   async #recorded(session: Session, sql: string): Promise<Claim> {
@@ -229,7 +279,10 @@ class Path {
   }
 }
 
-type Refused = Omit<ClaimRequest, 'lock'> & { readonly refused: unknown };
+/** The lock of this delivery can't be named. */
+interface Refused {
+  readonly refused: unknown;
+}
 
 /** A delay shorter than the lease would not cover what a cut-off holder vouches for. */
 function lockDelay(asked: number, leaseMs: number): number {
@@ -244,7 +297,7 @@ function unlessHopeless(session: Session): (error: unknown) => PostgresError {
       error.code !== null &&
       !session.lost.aborted &&
       !(error instanceof ConnectionLost || error instanceof SchemaMismatch);
-    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code ?? '')) return error;
+    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code)) return error;
     throw error;
   };
 }

@@ -2,10 +2,10 @@ import { schemaVersion } from './claim.ts';
 import { ask } from './postgres/call.ts';
 import { isoTime, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
-import type { RunRecord, SkipReason, Status } from './run.ts';
+import { unnamedDeployment, type RunRecord, type SkipReason, type Status } from './run.ts';
 
 /**
- * Reading what became of deliveries. Newest first; pages by cursor, since run ids grow with time.
+ * Reading what became of a deployment's deliveries. Newest first; pages by cursor, since run ids grow with time.
  *
  * In lists a large output is cut, and said to be, and an error has no stack: 200 records of some 500 KB each would
  * not fit an answer of Lambda's, which ends at 6 MB. `findRun` has everything.
@@ -24,6 +24,8 @@ function listedJson(column: string): string {
 }
 
 export interface RunFilter {
+  /** Whose; service and stage. */
+  readonly deployment?: string | undefined;
   readonly job?: string | undefined;
   readonly slot?: string | undefined;
   readonly status?: Status | undefined;
@@ -36,6 +38,7 @@ export interface RunFilter {
 
 export async function findRuns(session: Session, filter: RunFilter): Promise<RunRecord[]> {
   const wanted = [
+    equal(session, 'deployment', filter.deployment ?? unnamedDeployment),
     ...(['job', 'slot', 'status'] as const).map((column) => equal(session, column, filter[column])),
     equal(session, 'skip_reason', filter.reason),
     filter.before === undefined ? 'true' : `r.id < ${jsonText(session, filter.before)}::uuid`,
@@ -47,8 +50,13 @@ export async function findRuns(session: Session, filter: RunFilter): Promise<Run
   );
 }
 
-export async function findRun(session: Session, id: string): Promise<RunRecord | undefined> {
-  const one = `SELECT r.* FROM cronce.run r WHERE r.id = ${jsonText(session, id)}::uuid`;
+export async function findRun(
+  session: Session,
+  id: string,
+  deployment: string = unnamedDeployment,
+): Promise<RunRecord | undefined> {
+  const ours = equal(session, 'deployment', deployment);
+  const one = `SELECT r.* FROM cronce.run r WHERE r.id = ${jsonText(session, id)}::uuid AND ${ours}`;
   return (await records(session, one, 'cronce.record(r)'))[0];
 }
 
@@ -57,11 +65,13 @@ export async function latestRuns(
   session: Session,
   jobs: readonly string[],
   each: number,
+  deployment: string = unnamedDeployment,
 ): Promise<Map<string, RunRecord[]>> {
   const all = await records(
     session,
     `SELECT r.* FROM jsonb_array_elements_text(${session.literal(JSON.stringify(jobs))}::jsonb) AS j (name)
-     CROSS JOIN LATERAL (SELECT * FROM cronce.run r WHERE r.job = j.name ORDER BY r.id DESC LIMIT ${each}) r`,
+     CROSS JOIN LATERAL (SELECT * FROM cronce.run r WHERE r.job = j.name AND ${equal(session, 'deployment', deployment)}
+       ORDER BY r.id DESC LIMIT ${each}) r`,
     listed,
   );
   return new Map(jobs.map((name) => [name, all.filter(({ job }) => job === name)]));
@@ -76,11 +86,15 @@ export interface JobState {
 }
 
 /** What the database knows of jobs; a job that was never delivered is not among them. */
-export async function jobStates(session: Session): Promise<Map<string, JobState>> {
+export async function jobStates(
+  session: Session,
+  deployment: string = unnamedDeployment,
+): Promise<Map<string, JobState>> {
   const states = await ask<JobState[]>(
     session,
     `SELECT coalesce(jsonb_agg(jsonb_build_object('name', j.name, 'firstSeenAt', j.first_seen_at,
-       'pausedAt', j.paused_at, 'pausedBy', j.paused_by, 'pauseReason', j.pause_reason)), '[]') FROM cronce.job j`,
+       'pausedAt', j.paused_at, 'pausedBy', j.paused_by, 'pauseReason', j.pause_reason)), '[]')
+     FROM cronce.job j WHERE j.deployment = ${jsonText(session, deployment)}`,
   );
   return new Map(states.map((state) => [state.name, withIsoTimes(state)]));
 }

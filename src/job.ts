@@ -170,6 +170,8 @@ export interface Job {
   /** Null: as long as the lease. */
   readonly lockDelayMs: number | null;
   readonly lock: LockChoice;
+  /** Its lock is named after it, or after another job of its registry, and so belongs to their deployment. */
+  readonly lockIsOwn: boolean;
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   readonly waitMs: number;
@@ -192,7 +194,7 @@ const longestRunMs = 14.5 * 60_000;
 const firstDeclared = new Date('2026-11-01T00:00:00Z');
 
 /** What each option of a job comes to; the name stands in for a lock that isn't given. */
-type Decided = Omit<Job, 'schedules' | 'lock'> & {
+type Decided = Omit<Job, 'schedules' | 'lock' | 'lockIsOwn'> & {
   readonly schedule: readonly JobSchedule[];
   readonly lock: LockChoice | null;
 };
@@ -290,7 +292,7 @@ export const scheduleOptions: Options<Placement> & Record<keyof ScheduleOptions,
 export function defineJob(options: JobOptions): Job {
   const owner = ownerOf(options);
   const { schedule, lock, ...decided } = readOptions<Decided>(jobOptions, options, { owner, path: '' });
-  const job: Job = { ...decided, schedules: schedule, lock: lock ?? decided.name };
+  const job: Job = { ...decided, schedules: schedule, lock: lock ?? decided.name, lockIsOwn: lock === null };
   demandTogether(job, lock !== null, (path, given, allowed) => refusal({ owner, path }, given, [allowed]));
   return job;
 }
@@ -409,6 +411,9 @@ export function defineJobs(jobs: readonly Job[]): Registry {
       throw new JobError(`two jobs are named ${JSON.stringify(job.name)}; rename one`);
     registry.set(job.name, job);
   }
+  for (const job of jobs)
+    if (typeof job.lock === 'string' && registry.get(job.lock)?.lockIsOwn)
+      registry.set(job.name, { ...job, lockIsOwn: true });
   checkLocks(registry);
   return registry;
 }

@@ -1,6 +1,7 @@
 import { change } from './postgres/call.ts';
 import { isoTime } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
+import { unnamedDeployment } from './run.ts';
 
 /**
  * Pausing a job: its deliveries are skipped as `paused` until it is resumed, and what falls due meanwhile is not missed.
@@ -25,15 +26,25 @@ export async function pauseJob(
   job: string,
   by: string,
   reason: string | null,
+  deployment: string = unnamedDeployment,
 ): Promise<PauseState> {
   const why = reason === null ? 'NULL' : session.literal(reason);
-  const call = `cronce.pause_job(${session.literal(job)}, ${session.literal(by)}, ${why}, NULL)`;
+  const call = `cronce.pause_job(${session.literal(job)}, ${session.literal(by)}, ${why}, NULL, ${session.literal(deployment)})`;
   return stateAfter(session, call, job);
 }
 
 /** One that is not paused stays as it is. */
-export async function resumeJob(session: Session, job: string, by: string): Promise<PauseState> {
-  return stateAfter(session, `cronce.resume_job(${session.literal(job)}, ${session.literal(by)}, NULL)`, job);
+export async function resumeJob(
+  session: Session,
+  job: string,
+  by: string,
+  deployment: string = unnamedDeployment,
+): Promise<PauseState> {
+  return stateAfter(
+    session,
+    `cronce.resume_job(${session.literal(job)}, ${session.literal(by)}, NULL, ${session.literal(deployment)})`,
+    job,
+  );
 }
 
 async function stateAfter(session: Session, call: string, job: string): Promise<PauseState> {

@@ -1,4 +1,4 @@
-import { begin, callSql, limitsSql } from './postgres/call.ts';
+import { begin, limitsSql, transaction } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import { unnamedDeployment, type Logger, type RunRecord } from './run.ts';
@@ -69,7 +69,13 @@ export async function publish(
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options);
   else if (!session.lost.aborted)
-    await session.farewell(`ROLLBACK; ${callSql(`cronce.mark_told('{${ids.join(',')}}')`, 'told')}`);
+    await session.farewell(stampSql(ids));
+}
+
+function stampSql(ids: readonly string[]): string {
+  const stamp = `SELECT cronce.mark_told('{${ids.join(',')}}')`;
+  const limits = { statementMs: markMs, lockMs: markMs / 2 };
+  return `ROLLBACK; ${transaction(['SET LOCAL synchronous_commit = off', stamp], limits)}`;
 }
 
 /**

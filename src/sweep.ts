@@ -82,6 +82,10 @@ interface Known {
   readonly gone: boolean;
 }
 
+/** A slot that must still run, and what it is about. */
+type Owed = Pick<RunRecord, 'job' | 'slot' | 'scheduledFor'> &
+  Partial<Pick<RunRecord, 'params' | 'requestedBy'>>;
+
 interface DueSlots {
   readonly due: Date[];
   readonly until: Date;
@@ -182,7 +186,7 @@ class Sweep {
     // A rate that was never delivered has no phase to name a slot by: a late first event would run it once more.
     const certain = schedule.schedule.kind === 'cron' || phase !== null;
     for (const at of job && certain ? await this.#toCatchUp(job, missed, whole) : [])
-      await this.#deliver(known.job, slotName(at), null, 'caughtUp');
+      await this.#deliver({ job: known.job, slot: slotName(at), scheduledFor: at.toISOString() }, 'caughtUp');
     const unchecked = until.getTime() - new Date(known.accountedUntil).getTime();
     if (missed.length > 0 || unchecked > recheckedMs) await this.#record(known, missed, until);
     if (known.gone && whole && this.#isAccounted(known)) await this.#forget(known);
@@ -312,18 +316,18 @@ class Sweep {
         `SELECT cronce.abandoned(${patienceMs}, ${batch}, ${at}, ${since}, ${ours}, ${jobs}::text[])`,
       [this.#at, this.#retainedSince, this.#deployment, `{${[...registry.keys()].join(',')}}`],
     );
-    for (const run of abandoned)
-      await this.#attempt(() => this.#deliver(run.job, run.slot, run.params, 'redelivered'));
+    for (const run of abandoned) await this.#attempt(() => this.#deliver(run, 'redelivered'));
   }
 
+  /** As it was delivered first: what a slot is about must be the same in each of its runs. */
   async #deliver(
-    job: string,
-    slot: string,
-    params: RunRecord['params'],
+    { job, slot, scheduledFor, params = null, requestedBy = null }: Owed,
     counter: 'caughtUp' | 'redelivered',
   ): Promise<void> {
     this.#context.check();
-    await this.#options.deliver({ cronce: { job, trigger: 'sweep', slot, params } });
+    const due = slot.startsWith('manual:') ? { scheduledFor } : {}; // any other slot is its time
+    const asked = requestedBy === null ? {} : { requestedBy };
+    await this.#options.deliver({ cronce: { job, trigger: 'sweep', slot, ...due, ...asked, params } });
     this.#done[counter] += 1;
   }
 

@@ -1,11 +1,11 @@
 import { Logger } from '@aws-lambda-powertools/logger';
 import type { Context } from 'aws-lambda';
-import { coordinate, type Coordinator } from '../../src/coordinate.ts';
+import { coordinate, refuse, type Coordinator } from '../../src/coordinate.ts';
 import type { Registry } from '../../src/job.ts';
 import { deservesRetry, type RunRecord } from '../../src/run.ts';
 import type { Settings } from '../../src/settings.ts';
 import { eventBridgeSink } from '../../src/sinks/eventbridge.ts';
-import { deliveryOf } from '../../src/trigger.ts';
+import { deliveryOf, TriggerError, type Delivery } from '../../src/trigger.ts';
 
 /** Tells Lambda to deliver the event again. The run itself is recorded and published already. */
 class RunWentWrong extends Error {
@@ -22,17 +22,35 @@ export async function invoke(
   coordinator: Coordinator,
   own: { registry: Registry; ownJob: string | null },
 ): Promise<Answer> {
-  const delivery = deliveryOf(event, { ...own, deliveryId: context.awsRequestId, now: new Date() });
-  const run = await coordinate(delivery, context.getRemainingTimeInMillis(), coordinator);
+  const run = await runOf(event, context, coordinator, own);
   if (deservesRetry(run))
     throw new RunWentWrong(`${run.job} ${run.slot} ${run.status}: ${run.error?.message ?? ''}`);
   const { id, job, slot, status, skipReason, attempt, final } = run;
   return { id, job, slot, status, skipReason, attempt, final };
 }
 
+/** Whatever can be attributed to a job leaves a record, also an event that can't be understood. */
+async function runOf(
+  event: unknown,
+  context: Context,
+  coordinator: Coordinator,
+  own: { registry: Registry; ownJob: string | null },
+): Promise<RunRecord> {
+  const around = { ...own, deliveryId: context.awsRequestId, now: new Date() };
+  let delivery: Delivery;
+  try {
+    delivery = deliveryOf(event, around);
+  } catch (error) {
+    if (!(error instanceof TriggerError) || error.job === null) throw error;
+    return refuse({ ...around, job: error.job, error }, context.getRemainingTimeInMillis(), coordinator);
+  }
+  return coordinate(delivery, context.getRemainingTimeInMillis(), coordinator);
+}
+
 export function coordinatorOf(settings: Settings): Coordinator {
   return {
     target: settings.target,
+    deployment: settings.deployment,
     leaseMs: settings.leaseMs,
     publishTimeoutMs: settings.publishTimeoutMs,
     sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],

@@ -102,6 +102,7 @@ export async function deliver(
 
 async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
   const { folder, httpPort, lambdaPort, environment } = options;
+  const deployment = environment['CRONCE_DEPLOYMENT'] || `${service}-${stage}`;
   const givenUrl = environment['DATABASE_URL'] || undefined;
   await parts.start('settings', async () => settingsWith(givenUrl ?? 'postgres://made-below', options));
   await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
@@ -111,8 +112,8 @@ async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
   const databaseUrl = givenUrl ?? (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
   await parts.start('database', async () => demandDatabase(databaseUrl));
   const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
-  await parts.start('migrations', async () => migrate(databaseUrl, { examples: true }));
-  if (givenUrl === undefined) await parts.start('database', async () => startAfresh(databaseUrl));
+  await parts.start('migrations', async () => migrate(databaseUrl, { examples: true, deployment }));
+  if (givenUrl === undefined) await parts.start('database', async () => startAfresh(databaseUrl, deployment));
   const offline = await parts.start('serverless-offline', async () =>
     startOffline({
       httpPort,
@@ -239,9 +240,12 @@ async function ordinaryDatabase(serverUrl: string): Promise<string> {
 }
 
 /** While nothing ran here, nothing was due: what has passed since the last time would else be hundreds of missed slots. */
-async function startAfresh(databaseUrl: string): Promise<void> {
+async function startAfresh(databaseUrl: string, deployment: string): Promise<void> {
   const session = await Session.open({ url: databaseUrl, driver: 'pg', connectTimeoutMs: 5_000 });
-  await session.send(`SELECT cronce.know_schedules('[]', clock_timestamp())`);
+  await session.send(
+    `SELECT cronce.forget_schedule(s.job, s.expression, s.time_zone, s.deployment) FROM cronce.schedule s
+     WHERE s.deployment = ${session.literal(deployment)}`,
+  );
   await session.close();
 }
 

@@ -24,12 +24,14 @@ DECLARE
   again     boolean := coalesce((p ->> 'again')::boolean, false);
   now_at    integer := cronce.timeline();
   new_since timestamptz;
+  least_fence bigint;
   key       bigint;
   reason    text;
   blocker   uuid;
   in_way    cronce.run;
   dead      uuid[];
   dead_fences bigint[];
+  delays    boolean;
   settled   cronce.run[] := '{}';
   rest_ms   integer := 0;
   left_ms   numeric;
@@ -86,8 +88,11 @@ BEGIN
       blocker := in_way.id;
     END IF;
   ELSE
-    SELECT array_agg(r.id ORDER BY r.id), array_agg(r.fence ORDER BY r.id) INTO dead, dead_fences FROM cronce.run r
-      WHERE r.status = 'running' AND (r.lock_key = key OR r.guard_key = guard) AND r.id <> self;
+    SELECT array_agg(r.id ORDER BY r.id) FILTER (WHERE r.status = 'running'),
+        array_agg(r.fence ORDER BY r.id) FILTER (WHERE r.status = 'running'), count(*) > 0
+      INTO dead, dead_fences, delays FROM cronce.run r
+      WHERE (r.lock_key = key OR r.guard_key = guard) AND (r.status = 'running' OR r.delay_until > clock_timestamp())
+        AND r.id <> self;
     IF dead IS NOT NULL THEN
       SELECT coalesce(array_agg(s), '{}') INTO settled FROM cronce.settle_dead(
         dead, dead_fences, at, 'its lock was free while it stood as running') AS s;
@@ -103,12 +108,16 @@ BEGIN
   END IF;
 
   IF reason IS NULL THEN
-    SELECT t.first_seen_at INTO new_since FROM cronce.timeline t WHERE t.id = now_at;
-    IF NOT FOUND THEN
+    SELECT ((now_at - min(t.id))::bigint << 32) + 1, max(t.first_seen_at) FILTER (WHERE t.id = now_at)
+      INTO least_fence, new_since FROM cronce.timeline t;
+    IF new_since IS NULL THEN
       INSERT INTO cronce.timeline (id, first_seen_at) VALUES (now_at, clock_timestamp()) ON CONFLICT DO NOTHING;
       new_since := clock_timestamp();
     END IF;
-    SELECT coalesce(max(d.ms), 0), max(d.blocker::text)::uuid INTO rest_ms, blocker FROM cronce.delay_of(key, guard, self) d;
+    IF delays THEN
+      SELECT d.ms, d.blocker INTO rest_ms, blocker FROM cronce.delay_of(key, guard, self) d;
+      rest_ms := coalesce(rest_ms, 0);
+    END IF;
     IF new_since > clock_timestamp() - interval '1 day' THEN -- what a lossy failover forgot may still be at work
       rest_ms := greatest(rest_ms, (p ->> 'lockDelayMs')::integer
                    - floor(extract(epoch FROM clock_timestamp() - new_since) * 1000)::integer);
@@ -123,8 +132,15 @@ BEGIN
     END IF;
   END IF;
 
-  INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
-  made := cronce.claimed(p, at, key, reason, blocker, owed, rest_ms, again);
+  PERFORM FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
+  IF NOT FOUND THEN
+    INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
+  END IF;
+  IF reason IS NULL THEN
+    made := cronce.start_run(p, at, key, rest_ms, least_fence, again);
+  ELSE
+    made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
+  END IF;
   RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms,
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $$;

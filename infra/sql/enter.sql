@@ -19,7 +19,12 @@ BEGIN
     PERFORM cronce.keep_session(mine.lease_ms);
     PERFORM pg_advisory_xact_lock(mine.guard_key) WHERE mine.guard_key IS NOT NULL;
     PERFORM pg_advisory_xact_lock(mine.lock_key);
-    stood := cronce.look(self);
+    BEGIN
+      stood := cronce.stands(self);
+      RAISE EXCEPTION USING ERRCODE = 'CR005';
+    EXCEPTION WHEN SQLSTATE 'CR005' THEN
+      NULL;
+    END;
   END IF;
   RETURN jsonb_build_object('entered', coalesce(stood, false), 'pid', pg_backend_pid(),
     'lease', current_setting('idle_in_transaction_session_timeout'));

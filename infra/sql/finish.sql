@@ -9,7 +9,9 @@ DECLARE
   made cronce.run;
 BEGIN
   PERFORM cronce.demand_durability();
-  PERFORM cronce.drain(self, 2000);
+  IF NOT pg_try_advisory_xact_lock(hashtextextended(self::text, 0)) THEN -- cronce.fenced_key, without a call
+    PERFORM cronce.drain(self, 2000);
+  END IF;
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
       final = p ->> 'status' IN ('succeeded', 'cancelled') OR r.cancel_requested_at IS NOT NULL

@@ -7,10 +7,15 @@ DECLARE
   own_job  text := want ->> 'job';
   own_slot text := want ->> 'slot';
   policy   jsonb := p -> 'policy';
+  over     record;
 BEGIN
-  RETURN QUERY SELECT 'duplicate', r.id FROM cronce.run r
-    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.status = 'succeeded';
-  IF FOUND THEN
+  -- Of the slot's runs that are over for good: a success, else one that was lost, else the last.
+  SELECT r.id, r.status, r.after_lost INTO over FROM cronce.run r
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self
+      AND (r.final OR r.status = 'succeeded')
+    ORDER BY r.status = 'succeeded' DESC, r.status = 'lost' DESC, r.id DESC LIMIT 1;
+  IF over.status = 'succeeded' THEN
+    RETURN QUERY SELECT 'duplicate', over.id;
     RETURN;
   END IF;
   IF (want ->> 'offSchedule')::boolean AND NOT EXISTS (
@@ -22,11 +27,8 @@ BEGIN
   IF (policy ->> 'byHand')::boolean THEN -- an operator may run a failed, held or missed slot again, paused or late
     RETURN;
   END IF;
-  RETURN QUERY SELECT CASE WHEN r.status = 'lost' AND r.after_lost = 'hold' THEN 'on_hold' ELSE 'duplicate' END, r.id
-    FROM cronce.run r
-    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.final AND r.id <> self
-    ORDER BY (r.status = 'lost') DESC, r.id DESC LIMIT 1;
-  IF FOUND THEN
+  IF over.id IS NOT NULL THEN
+    RETURN QUERY SELECT CASE WHEN over.status = 'lost' AND over.after_lost = 'hold' THEN 'on_hold' ELSE 'duplicate' END, over.id;
     RETURN;
   END IF;
   RETURN QUERY SELECT 'paused', NULL::uuid FROM cronce.job j

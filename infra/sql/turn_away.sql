@@ -9,10 +9,10 @@ DECLARE
   keys bigint[] := ARRAY(SELECT k::bigint FROM jsonb_array_elements_text(p #> '{lock,keys}') k);
 BEGIN
   PERFORM cronce.demand_durability();
-  made := cronce.claimed(p, coalesce((p ->> 'now')::timestamptz, clock_timestamp()), NULL, 'held',
+  made := cronce.skip_run(p, coalesce((p ->> 'now')::timestamptz, clock_timestamp()), NULL, 'held',
     (SELECT r.id FROM cronce.run r WHERE r.id <> self AND r.lock_key = ANY (keys)
        AND (r.status = 'running' OR r.delay_until IS NOT NULL) ORDER BY r.status = 'running' DESC, r.id DESC LIMIT 1),
-    true, 0, standing);
+    true, standing);
   UPDATE cronce.run r SET error = jsonb_build_object('name', 'NotClaimed', 'message', why)
     WHERE r.id = self AND r.status = 'skipped' RETURNING r.* INTO made;
   RETURN cronce.record(made);

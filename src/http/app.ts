@@ -45,26 +45,30 @@ export function createApp(options: HttpOptions): Hono<Caught> {
   return app;
 }
 
-function showJobs(app: Hono<Caught>, { registry, openSession, now }: HttpOptions): void {
+function showJobs(app: Hono<Caught>, { registry, openSession, now, deployment }: HttpOptions): void {
   const all = [...registry.values()];
 
   app.get('/', async (c) => {
     const { jobs, latest } = await lend(openSession, readLimitMs, async (session) => ({
-      jobs: await viewJobs(session, all, now()),
-      latest: await findRuns(session, { limit: runsShown.onPage }),
+      jobs: await viewJobs(session, all, now(), deployment),
+      latest: await findRuns(session, { limit: runsShown.onPage, deployment }),
     }));
     c.header('content-security-policy', pagePolicy);
     return c.html(page({ jobs, latest, now: now(), origin: originOf(c) }));
   });
 
   app.get('/jobs', async (c) => {
-    const views = await lend(openSession, readLimitMs, async (session) => viewJobs(session, all, now()));
+    const views = await lend(openSession, readLimitMs, async (session) =>
+      viewJobs(session, all, now(), deployment),
+    );
     return c.json({ jobs: views.map(({ runs, ...view }) => ({ ...view, latestRun: runs[0] ?? null })) });
   });
 
   app.get('/jobs/:name', async (c) => {
     const job = findJob(registry, c.req.param('name'));
-    const [view] = await lend(openSession, readLimitMs, async (session) => viewJobs(session, [job], now()));
+    const [view] = await lend(openSession, readLimitMs, async (session) =>
+      viewJobs(session, [job], now(), deployment),
+    );
     return c.json({ ...view, options: optionsOf(job) });
   });
 }
@@ -75,10 +79,10 @@ function originOf(c: Context): string {
   return c.req.header('x-forwarded-proto') === 'http' ? `http://${host}` : origin;
 }
 
-function showRuns(app: Hono<Caught>, { openSession }: HttpOptions): void {
+function showRuns(app: Hono<Caught>, { openSession, deployment }: HttpOptions): void {
   app.get('/runs', async (c) => {
     const filter = filterIn(c.req.queries());
-    const oneMore = { ...filter, limit: filter.limit + 1 };
+    const oneMore = { ...filter, deployment, limit: filter.limit + 1 };
     const found = await lend(openSession, readLimitMs, async (session) => findRuns(session, oneMore));
     const runs = found.slice(0, filter.limit);
     return c.json({ runs, next: found.length > runs.length ? runs.at(-1)?.id : null });
@@ -87,7 +91,7 @@ function showRuns(app: Hono<Caught>, { openSession }: HttpOptions): void {
   app.get('/runs/:id', async (c) => {
     const id = c.req.param('id');
     const run = uuid.test(id)
-      ? await lend(openSession, readLimitMs, async (session) => findRun(session, id))
+      ? await lend(openSession, readLimitMs, async (session) => findRun(session, id, deployment))
       : undefined;
     if (!run) throw new Problem(404, 'no_such_run', 'No run has this id.');
     return c.json(run);
@@ -96,7 +100,11 @@ function showRuns(app: Hono<Caught>, { openSession }: HttpOptions): void {
 
 function startRuns(app: Hono<Caught>, options: HttpOptions): void {
   const isKnownSlot = async (job: string, slot: string) =>
-    lend(options.openSession, readLimitMs, async (session) => (await runsOf(session, job, slot)).length > 0);
+    lend(
+      options.openSession,
+      readLimitMs,
+      async (session) => (await runsOf(session, job, slot, options.deployment)).length > 0,
+    );
   const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
 
   app.post('/jobs/:name/runs', mayRun, limit, async (c) => {
@@ -114,7 +122,7 @@ const pauseShape = v.strictObject({
   reason: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(500))),
 });
 
-function pauseJobs(app: Hono<Caught>, { registry, openSession }: HttpOptions): void {
+function pauseJobs(app: Hono<Caught>, { registry, openSession, deployment }: HttpOptions): void {
   const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
 
   app.post('/jobs/:name/pause', mayRun, limit, async (c) => {
@@ -123,13 +131,17 @@ function pauseJobs(app: Hono<Caught>, { registry, openSession }: HttpOptions): v
     const { reason } = await readObject(c.req, pauseShape, expected);
     const why = reason === undefined ? null : captureText(reason);
     const by = c.get('caller').name;
-    return c.json(await lend(openSession, readLimitMs, async (session) => pauseJob(session, name, by, why)));
+    return c.json(
+      await lend(openSession, readLimitMs, async (session) => pauseJob(session, name, by, why, deployment)),
+    );
   });
 
   app.post('/jobs/:name/resume', mayRun, async (c) => {
     const { name } = findJob(registry, c.req.param('name'));
     const by = c.get('caller').name;
-    return c.json(await lend(openSession, readLimitMs, async (session) => resumeJob(session, name, by)));
+    return c.json(
+      await lend(openSession, readLimitMs, async (session) => resumeJob(session, name, by, deployment)),
+    );
   });
 }
 
@@ -166,12 +178,13 @@ function findJob(registry: Registry, name: string): Job {
   });
 }
 
-async function viewJobs(session: Session, jobs: readonly Job[], now: Date) {
-  const states = await jobStates(session);
+async function viewJobs(session: Session, jobs: readonly Job[], now: Date, deployment: string | undefined) {
+  const states = await jobStates(session, deployment);
   const latest = await latestRuns(
     session,
     jobs.map(({ name }) => name),
     runsShown.perJob,
+    deployment,
   );
   return jobs.map((job) => {
     const runs = latest.get(job.name) ?? [];

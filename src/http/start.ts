@@ -13,6 +13,8 @@ export interface Starting {
   /** Hands a run to its job's function, which will run it in its own time. */
   readonly startRun: (request: RunRequest) => Promise<void>;
   readonly logger: Logger;
+  /** Whose runs are shown and started: service and stage. */
+  readonly deployment?: string;
 }
 
 /**
@@ -26,16 +28,19 @@ export async function start(
   waitMs: number,
 ): Promise<RunRecord | undefined> {
   const { job, slot } = request.cronce;
+  const { deployment } = parts;
   const endsAt = performance.now() + waitMs;
   const look = async <T>(use: (session: Session) => Promise<T>) =>
     lend(parts.openSession, lookLimitMs(endsAt), use).catch((error: unknown) => {
       parts.logger.warn('could not look for the outcome', { error });
       return undefined;
     });
-  const before = waitMs > 0 ? await look(async (session) => runsOf(session, job, slot)) : undefined;
+  const before =
+    waitMs > 0 ? await look(async (session) => runsOf(session, job, slot, deployment)) : undefined;
   await handOver(parts, request);
   return (
-    before && look(async (session) => outcomeSince(before, endsAt, async () => runsOf(session, job, slot)))
+    before &&
+    look(async (session) => outcomeSince(before, endsAt, async () => runsOf(session, job, slot, deployment)))
   );
 }
 
@@ -78,8 +83,13 @@ async function outcomeSince(
   }
 }
 
-export async function runsOf(session: Session, job: string, slot: string): Promise<RunRecord[]> {
-  return findRuns(session, { job, slot, limit: 50 });
+export async function runsOf(
+  session: Session,
+  job: string,
+  slot: string,
+  deployment: string | undefined,
+): Promise<RunRecord[]> {
+  return findRuns(session, { job, slot, deployment, limit: 50 });
 }
 
 export function runsAt(job: string, slot: string): string {
