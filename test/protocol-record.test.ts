@@ -345,20 +345,32 @@ describe.concurrent('a commit that takes long', () => {
           (await own.query('SHOW synchronous_standby_names'))[0]?.['synchronous_standby_names'] === names,
       );
     };
+    const waiting = async () => own.query(`SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`);
+    const probe = await connectPlain(own.superuserUrl);
+    const probes: Promise<unknown>[] = [];
+    /** The checkpointer tells the others of the setting, in its own time. */
+    const untilCommitsWait = async () =>
+      until(async () => {
+        const written = probe.query(`SELECT pg_logical_emit_message(true, 'probe', '')`);
+        probes.push(written);
+        await Promise.race([written, delay(500)]);
+        return (await waiting()).length > 0;
+      });
     const task = job(
       async () => {
         await set('nobody');
+        await untilCommitsWait();
         return 'done';
       },
       { leaseMs: 2_000 },
     );
     const logger = keepingLogger();
     const running = deliver(own.url, task, noon, { coordinator: { logger } });
-    await until(
-      async () => (await own.query(`SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)).length > 0,
-    );
+    await until(async () => (await waiting()).length === 2); // the probe, and the run
     await delay(4_000);
     await set('');
+    await Promise.all(probes);
+    await probe.end();
     expect(await running).toMatchObject({ status: 'succeeded', output: 'done' });
     expect(logger.lines.map(({ message }) => message)).toEqual([`${task.name} succeeded`]);
     expect(await recordsOf(own, task)).toMatchObject([{ status: 'succeeded', final: true }]);
