@@ -302,7 +302,6 @@ BEGIN
   END IF;
   PERFORM cronce.require_schema((p ->> 'schema')::integer);
   PERFORM cronce.demand_durability();
-  PERFORM cronce.keep_session((p ->> 'leaseMs')::integer);
 
   LOOP
     key := cronce.take_place(keys, guard, self, gap_ms);

@@ -56,9 +56,13 @@ export interface ClaimRequest {
   readonly now?: Date;
 }
 
-/** T0, as one run of statements. What `cronce.claim` decides is in infra/sql. */
+/**
+ * T0, as one run of statements. What `cronce.claim` decides is in infra/sql. The server looks for a client that has gone
+ * only in statements that begin with that setting, so it comes before the claim, which may wait for minutes.
+ */
 export function claimSql(session: Literals, request: ClaimRequest): string {
-  return transaction([`SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
+  const keep = `SELECT cronce.keep_session(${request.leaseMs})`;
+  return transaction([keep, `SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
     lockMs: obstacleMs,
     statementMs: claimTimeLimitMs + request.waitMs + 1_000,
   });

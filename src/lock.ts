@@ -117,6 +117,7 @@ class Keeper implements HeldLock {
   #watched: Moment | null = null;
   #watch: Session | null = null;
   #watching = false;
+  #over = false;
   #committing = false;
   #beating: ReturnType<typeof setInterval> | undefined;
   #countdown: ReturnType<typeof setTimeout> | undefined;
@@ -155,6 +156,7 @@ class Keeper implements HeldLock {
     clearInterval(this.#beating);
     clearTimeout(this.#countdown);
     this.#session.lost.removeEventListener('abort', this.#onConnectionLost);
+    this.#over = true;
     await this.#watch?.close();
   }
 
@@ -248,6 +250,7 @@ class Keeper implements HeldLock {
       this.#watch = null;
     } finally {
       this.#watching = false;
+      if (this.#over) await this.#watch?.close(); // it was still being opened when the lock was let go
     }
   }
 
