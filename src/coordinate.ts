@@ -56,7 +56,8 @@ const failuresAtMost = 2;
 /**
  * Takes one delivery to its outcome, and answers the record of it as it stands in the database.
  * @param timeLeftMs until the invocation is killed
- * @throws {PostgresError} where no start could be recorded: nothing was run
+ * @throws {PostgresError} where nothing was run: no start could be recorded, or its session was lost before it could
+ *   enter, and the sweep will settle it
  * @throws {OutcomeUnknown} where the outcome could not be recorded: the sweep will settle it
  */
 export async function coordinate(
