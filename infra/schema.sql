@@ -663,6 +663,7 @@ CREATE OR REPLACE FUNCTION cronce.is_backend(pid integer)
  LANGUAGE sql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
+  SELECT pg_stat_clear_snapshot();
   SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid))
 $function$
 
