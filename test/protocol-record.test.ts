@@ -408,7 +408,7 @@ it.each([false, true])(
   async (orphan) => {
     const task = job(async () => 'ran');
     await deliver(db.url, task, noon);
-    const round = { job: task.name, slot: noon, witness: new Witness(), gapMs: 7_000 };
+    const round = { job: task.name, witness: new Witness(), gapMs: 7_000 };
     const session = await connect(db.url);
     if (orphan) {
       const other = job(async () => 1, { lock: task.name });
@@ -421,7 +421,7 @@ it.each([false, true])(
       await db.query('UPDATE cronce.run SET lock_delay_ms = 0 WHERE id = $1', [dead.runId]);
       await dead.stop();
     }
-    const late = claimant(session, round, 'a late duplicate');
+    const late = claimant(session, round, { name: 'a late duplicate', slot: noon });
     await late.next()?.run(); // its T0 has the lock, and is about to skip
     const due = deliver(db.url, task, one);
     await untilWaiting(db, 'cronce.claim(', task.name, one);
@@ -606,7 +606,7 @@ describe.concurrent('what is on record', () => {
 it('an orphan of another slot is settled by the next claim, and its lock delay is kept', async () => {
   const task = job(async () => 1);
   const session = await connect(db.url);
-  await leaveOrphan(session, { job: task.name, slot: noon, witness: new Witness(), gapMs: 7_000 });
+  await leaveOrphan(session, task.name, noon);
   await session.end();
   await db.query('UPDATE cronce.run SET lock_delay_ms = 1000 WHERE job = $1', [task.name]);
   const next = await deliver(db.url, task, one);

@@ -114,8 +114,12 @@ export async function connect(url: string): Promise<pg.Client> {
   const session = new pg.Client({ connectionString: url });
   session.on('error', () => undefined);
   await session.connect();
-  // As the protocol names it in each of its transactions; the database's default is another.
-  await session.query('SET default_transaction_isolation = "read committed"');
+  // As the protocol names them in each of its transactions; the database's defaults are others. Here a step may take long.
+  await session.query(
+    `SELECT set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed' ELSE '0' END, false)
+     FROM pg_settings WHERE name ~ '^(statement|lock|idle_in_transaction_session|idle_session|transaction)_timeout$'
+       OR name = 'default_transaction_isolation'`,
+  );
   return session;
 }
 
@@ -130,7 +134,8 @@ export const fencedTables = `
     RETURN NEW;
   END $$;
   CREATE TRIGGER count_fenced AFTER UPDATE ON cronce.run FOR EACH ROW
-    WHEN (OLD.status = 'running' AND NEW.status <> 'running') EXECUTE FUNCTION public.count_fenced()`;
+    WHEN (OLD.status = 'running' AND NEW.status <> 'running') EXECUTE FUNCTION public.count_fenced();
+  GRANT ALL ON public.fenced_note, public.fenced_until TO PUBLIC`;
 
 async function answer<T>(session: pg.Client, sql: string, values: unknown[] = []): Promise<T> {
   const { rows } = await session.query<{ answer: T }>(sql, values);
