@@ -404,7 +404,7 @@ BEGIN
   made.slot := want ->> 'slot';
   made.lock_key := key;
   made.claimed_at := clock_timestamp();
-  made.blocked_by := CASE WHEN reason IS NOT NULL THEN blocker END;
+  made.blocked_by := blocker;
   made.blocked_by_deployment := (SELECT r.deployment FROM cronce.run r WHERE r.id = made.blocked_by);
   IF reason IS NULL THEN
     made.status := 'running';

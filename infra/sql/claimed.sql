@@ -1,4 +1,5 @@
--- Records what a claim has decided: a start under the lock's next fence, or, with a reason, a skip. p as of `claim`.
+-- Records what a claim has decided: a start under the lock's next fence, or, with a reason, a skip. Whose run stood in the
+-- way is kept with both: the one that a delayed start waits for too. p as of `claim`.
 CREATE OR REPLACE FUNCTION cronce.claimed(p jsonb, at timestamptz, key bigint, reason text, blocker uuid, owed boolean,
   rest_ms integer, again boolean) RETURNS cronce.run
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -13,7 +14,7 @@ BEGIN
   made.slot := want ->> 'slot';
   made.lock_key := key;
   made.claimed_at := clock_timestamp();
-  made.blocked_by := CASE WHEN reason IS NOT NULL THEN blocker END;
+  made.blocked_by := blocker;
   made.blocked_by_deployment := (SELECT r.deployment FROM cronce.run r WHERE r.id = made.blocked_by);
   IF reason IS NULL THEN
     made.status := 'running';
