@@ -14,7 +14,7 @@ export interface Locking {
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   /** It is the own lock of a job of the same registry, this one or another that names it. */
-  readonly lockIsOwn: boolean;
+  readonly ownLocks: ReadonlySet<string>;
 }
 
 export type LockChoice = string | bigint | ((params: Json) => string | bigint);
@@ -85,7 +85,7 @@ export function lockOf(
   if (job.overlap === 'allow') return { name: ofSlot, keys: [guard], guard };
   const own = typeof job.lock === 'function' ? lockByParams(job.name, job.lock, params) : job.lock;
   if (typeof own === 'bigint') return { name: `key ${own}`, keys: [own], guard };
-  const name = own === job.name || job.lockIsOwn ? scoped(own, deployment) : own;
+  const name = own === job.name || job.ownLocks.has(own) ? scoped(own, deployment) : own;
   return { name, keys: placesOf(name, job.slots), guard };
 }
 
