@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { types } from 'node:util';
 import { JobError, show } from './options.ts';
 import { unnamedDeployment, type Json } from './run.ts';
 
@@ -106,8 +107,8 @@ function lockByParams(job: string, lock: (params: Json) => unknown, params: Json
   }
   if (isLockName(named)) return named;
   // Nobody else will hear of its failure, which would end the process.
-  if (named instanceof Promise) named.catch(() => undefined);
-  const cure = [lockWords, lockCure(named), named instanceof Promise ? 'it can’t be async' : undefined];
+  if (types.isPromise(named)) named.catch(() => undefined);
+  const cure = [lockWords, lockCure(named), types.isPromise(named) ? 'it can’t be async' : undefined];
   throw new LockNameError(
     job,
     `answered ${show(named)}; allowed: ${cure.filter((word) => word !== undefined).join('; ')}`,
