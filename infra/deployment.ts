@@ -76,7 +76,10 @@ export function deploymentOf({
   demandOwnNames(jobs);
   demandNamesForAws(service, stage, jobs);
   const prefix = `${service}-${stage}-`;
-  const { settings, leaseMs } = passedOn({ CRONCE_DEPLOYMENT: `${service}-${stage}`, ...environment });
+  const { settings, leaseMs } = passedOn({
+    ...environment,
+    CRONCE_DEPLOYMENT: environment['CRONCE_DEPLOYMENT'] || `${service}-${stage}`,
+  });
   for (const job of jobs) demandSense(job, leaseMs, now);
   return {
     functions: {

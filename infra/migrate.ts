@@ -34,18 +34,18 @@ interface Migration {
 
 export interface MigrateOptions {
   readonly examples?: boolean;
-  /** Whose rows those of before are, where a database goes forward that knew of no deployments; default `default`. */
-  readonly deployment?: string;
+  /** Whose runs those of before are, where a database goes forward that knew of no deployments. */
+  readonly deployment?: string | undefined;
   readonly log?: (line: string) => void;
 }
 
 /**
  * @returns the names of the migrations that were applied
- * @throws {MigrationError} where the database is newer than this code
+ * @throws {MigrationError} where the database is newer than this code, or has runs of nobody knows which deployment
  */
 export async function migrate(
   url: string,
-  { examples = false, deployment = 'default', log = () => undefined }: MigrateOptions = {},
+  { examples = false, deployment, log = () => undefined }: MigrateOptions = {},
 ): Promise<string[]> {
   const client = new pg.Client({
     connectionString: url,
@@ -61,9 +61,10 @@ export async function migrate(
        FROM pg_settings s JOIN jsonb_each_text($1) w ON lower(w.key) = lower(s.name)`,
       [JSON.stringify(settings)],
     );
-    await client.query(`SELECT set_config('cronce.deployment', $1, true)`, [deployment]);
+    await client.query(`SELECT set_config('cronce.deployment', $1, true)`, [deployment ?? '']);
     await client.query('SELECT pg_advisory_xact_lock($1)', [migrationLock.toString()]);
     await client.query(ledger);
+    if (deployment === undefined) await demandNoRunsOfBefore(client);
     const applied = [
       ...(await apply(client, 'cronce.migration', await read(folder), log)),
       ...(await layFunctions(client, log)),
@@ -77,6 +78,24 @@ export async function migrate(
   } finally {
     await client.end().catch(() => undefined);
   }
+}
+
+/**
+ * A deployment that does not find its history runs late duplicates again, forgets its pauses and owes nothing: to guess
+ * whose it is would be found out only then.
+ */
+async function demandNoRunsOfBefore(client: pg.Client): Promise<void> {
+  const { rows } = await client.query(
+    `SELECT FROM pg_class c WHERE c.oid = to_regclass('cronce.run') AND NOT EXISTS (
+       SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'deployment')`,
+  );
+  if (rows.length === 0) return;
+  const runs = await client.query('SELECT FROM cronce.run UNION ALL SELECT FROM cronce.job LIMIT 1');
+  if (runs.rows.length > 0)
+    throw new MigrationError(
+      'the database has runs, and from this version on each belongs to a deployment; say to which: ' +
+        'CRONCE_DEPLOYMENT=<service>-<stage> npm run migrate',
+    );
 }
 
 /**
@@ -202,7 +221,8 @@ async function read(from: string): Promise<Migration[]> {
 
 /** `npm run migrate [-- --examples]`, on DATABASE_URL. */
 async function main(): Promise<void> {
-  const { target, deployment } = readSettings();
+  const { target, deployment: named } = readSettings();
+  const deployment = process.env['CRONCE_DEPLOYMENT'] ? named : undefined;
   const examples = process.argv.includes('--examples');
   const applied = await migrate(target.url, { examples, deployment, log: console.log });
   if (applied.length === 0) console.log('the schema is up to date');

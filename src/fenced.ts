@@ -1,4 +1,10 @@
-import { ConnectionLost, NoLongerStanding, PostgresError, TransactionAborted } from './postgres/errors.ts';
+import {
+  ConnectionLost,
+  isServerError,
+  NoLongerStanding,
+  PostgresError,
+  TransactionAborted,
+} from './postgres/errors.ts';
 import { begin, limitsSql } from './postgres/call.ts';
 import { elapsedMs, type Moment } from './postgres/moment.ts';
 import { answerOf } from './postgres/record.ts';
@@ -99,7 +105,7 @@ async function beginFenced(session: Session, options: FencedOptions): Promise<nu
   const sql = [
     begin,
     limitsSql({ statementMs: timeLeftMs(), lockMs: limitMs, idleMs: leaseMs }),
-    `SELECT json_build_object('stands', cronce.begin_fenced(${session.literal(run.id)}, ${leaseMs}),` +
+    `SELECT pg_catalog.json_build_object('stands', cronce.begin_fenced(${session.literal(run.id)}, ${leaseMs}),` +
       ` 'pid', pg_catalog.pg_backend_pid()) AS begun`,
     'SET LOCAL lock_timeout TO DEFAULT',
   ].join('; ');
@@ -114,9 +120,13 @@ async function beginFenced(session: Session, options: FencedOptions): Promise<nu
   throw new Stop('lock_lost', `run ${run.id} no longer stands: fenced commits nothing`);
 }
 
-/** Its constraints are checked as whoever the job has become; the look at the run, and the COMMIT, are ours. */
+/**
+ * Its constraints are checked as whoever the job has become, though not in whatever time it had allowed itself; the look at
+ * the run, and the COMMIT, are ours. An error of the server's is the constraints': what it says is the job's to read.
+ */
 async function commit(session: Session, { run, timeLeftMs }: FencedOptions): Promise<void> {
   const sql = [
+    `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(timeLeftMs()))}`,
     'SET CONSTRAINTS ALL IMMEDIATE',
     'SET LOCAL ROLE NONE',
     `SELECT cronce.demand_fence(${session.literal(run.id)}) AS stands`,
@@ -134,7 +144,9 @@ async function commit(session: Session, { run, timeLeftMs }: FencedOptions): Pro
           cause: error,
         },
       );
-    throw error;
+    throw error instanceof PostgresError && isServerError(error.cause) && !session.lost.aborted
+      ? error.cause
+      : error;
   });
 }
 

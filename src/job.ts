@@ -170,8 +170,8 @@ export interface Job {
   /** Null: as long as the lease. */
   readonly lockDelayMs: number | null;
   readonly lock: LockChoice;
-  /** Its lock is named after it, or after another job of its registry, and so belongs to their deployment. */
-  readonly lockIsOwn: boolean;
+  /** The jobs of its registry whose locks are named after themselves: whoever names one shares it in their deployment. */
+  readonly ownLocks: ReadonlySet<string>;
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   readonly waitMs: number;
@@ -194,7 +194,7 @@ const longestRunMs = 14.5 * 60_000;
 const firstDeclared = new Date('2026-11-01T00:00:00Z');
 
 /** What each option of a job comes to; the name stands in for a lock that isn't given. */
-type Decided = Omit<Job, 'schedules' | 'lock' | 'lockIsOwn'> & {
+type Decided = Omit<Job, 'schedules' | 'lock' | 'ownLocks'> & {
   readonly schedule: readonly JobSchedule[];
   readonly lock: LockChoice | null;
 };
@@ -292,7 +292,12 @@ export const scheduleOptions: Options<Placement> & Record<keyof ScheduleOptions,
 export function defineJob(options: JobOptions): Job {
   const owner = ownerOf(options);
   const { schedule, lock, ...decided } = readOptions<Decided>(jobOptions, options, { owner, path: '' });
-  const job: Job = { ...decided, schedules: schedule, lock: lock ?? decided.name, lockIsOwn: lock === null };
+  const job: Job = {
+    ...decided,
+    schedules: schedule,
+    lock: lock ?? decided.name,
+    ownLocks: new Set<string>(),
+  };
   demandTogether(job, lock !== null, (path, given, allowed) => refusal({ owner, path }, given, [allowed]));
   return job;
 }
@@ -411,11 +416,15 @@ export function defineJobs(jobs: readonly Job[]): Registry {
       throw new JobError(`two jobs are named ${JSON.stringify(job.name)}; rename one`);
     registry.set(job.name, job);
   }
-  for (const job of jobs)
-    if (typeof job.lock === 'string' && registry.get(job.lock)?.lockIsOwn)
-      registry.set(job.name, { ...job, lockIsOwn: true });
+  const ownLocks = new Set(jobs.filter(({ name, lock }) => lock === name).map(({ name }) => name));
+  for (const job of jobs) if (mayShare(job, ownLocks)) registry.set(job.name, { ...job, ownLocks });
   checkLocks(registry);
   return registry;
+}
+
+/** What a lock function will answer is not known yet. */
+function mayShare({ name, lock }: Job, ownLocks: ReadonlySet<string>): boolean {
+  return typeof lock === 'function' || (typeof lock === 'string' && lock !== name && ownLocks.has(lock));
 }
 
 /** A registry is easily given what is no job yet: the options of one, or what a file happens to export. */

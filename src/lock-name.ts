@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { types } from 'node:util';
 import { JobError, show } from './options.ts';
 import { unnamedDeployment, type Json } from './run.ts';
 
@@ -14,7 +15,7 @@ export interface Locking {
   readonly slots: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   /** It is the own lock of a job of the same registry, this one or another that names it. */
-  readonly lockIsOwn: boolean;
+  readonly ownLocks: ReadonlySet<string>;
 }
 
 export type LockChoice = string | bigint | ((params: Json) => string | bigint);
@@ -85,7 +86,7 @@ export function lockOf(
   if (job.overlap === 'allow') return { name: ofSlot, keys: [guard], guard };
   const own = typeof job.lock === 'function' ? lockByParams(job.name, job.lock, params) : job.lock;
   if (typeof own === 'bigint') return { name: `key ${own}`, keys: [own], guard };
-  const name = own === job.name || job.lockIsOwn ? scoped(own, deployment) : own;
+  const name = own === job.name || job.ownLocks.has(own) ? scoped(own, deployment) : own;
   return { name, keys: placesOf(name, job.slots), guard };
 }
 
@@ -106,8 +107,8 @@ function lockByParams(job: string, lock: (params: Json) => unknown, params: Json
   }
   if (isLockName(named)) return named;
   // Nobody else will hear of its failure, which would end the process.
-  if (named instanceof Promise) named.catch(() => undefined);
-  const cure = [lockWords, lockCure(named), named instanceof Promise ? 'it can’t be async' : undefined];
+  if (types.isPromise(named)) named.catch(() => undefined);
+  const cure = [lockWords, lockCure(named), types.isPromise(named) ? 'it can’t be async' : undefined];
   throw new LockNameError(
     job,
     `answered ${show(named)}; allowed: ${cure.filter((word) => word !== undefined).join('; ')}`,

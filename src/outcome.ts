@@ -6,6 +6,7 @@ import { answerOf, toRecord } from './postgres/record.ts';
 import {
   CancelRequested,
   ConnectionLost,
+  isServerError,
   NoLongerStanding,
   PostgresError,
   StatementCancelled,
@@ -244,8 +245,9 @@ function isSecondSuccess(error: unknown): boolean {
   return cause.constraint === 'run_one_success_per_slot';
 }
 
+/** What our own statements need was there when the run began: it is the job's constraints and triggers that speak. */
 function explained(error: unknown): unknown {
-  return error instanceof StatementCancelled
-    ? new PostgresError(`the commit was cancelled: ${error.message}`, { cause: error })
-    : error;
+  if (error instanceof StatementCancelled)
+    return new PostgresError(`the commit was cancelled: ${error.message}`, { cause: error });
+  return error instanceof PostgresError && isServerError(error.cause) ? error.cause : error;
 }

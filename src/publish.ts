@@ -68,8 +68,7 @@ export async function publish(
   for (const run of own) logOutcome(run, options.logger);
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options);
-  else if (!session.lost.aborted)
-    await session.farewell(stampSql(ids));
+  else if (!session.lost.aborted) await session.farewell(stampSql(ids));
 }
 
 function stampSql(ids: readonly string[]): string {

@@ -72,7 +72,7 @@ export interface RunRecord {
   readonly requestedBy: string | null;
   readonly status: Status;
   readonly skipReason: SkipReason | null;
-  /** The run that stood in the way of a skipped one. Null where a foreign client holds the lock. */
+  /** The run that stood in the way: of a skipped one, or of one that was delayed. Null where a foreign client holds the lock. */
   readonly blockedBy: string | null;
   /** Whose run that is. */
   readonly blockedByDeployment: string | null;

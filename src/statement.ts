@@ -38,9 +38,19 @@ export function read(text: string): Statement {
     .replace(/[ ;]+$/, '');
   const keyword = /^(?:[a-z]+|\(|$)/i.exec(plain)?.[0].toLowerCase();
   if (keyword === undefined) throw new ForbiddenStatement('a statement begins with a keyword');
+  if (setsEncoding(plain, text))
+    throw refusal(
+      'client_encoding',
+      'the drivers read and write UTF-8 alone, and the record is written as they do',
+    );
   const reason = Object.hasOwn(forbidden, keyword) ? forbidden[keyword] : undefined;
   if (reason !== undefined) throw refusal(keyword, reason);
   return control(plain, keyword) ?? otherwise(plain, keyword);
+}
+
+function setsEncoding(plain: string, text: string): boolean {
+  if (/^set local (?:names|"?client_encoding"?)\b/i.test(plain)) return true;
+  return /\bset_config\s*\(/i.test(text) && /\bclient_encoding\b/i.test(text);
 }
 
 /** What a transaction control statement without its own BEGIN is answered. */

@@ -143,7 +143,7 @@ class Sweep {
 
   async #settle(): Promise<void> {
     const gapMs = this.#options.gapMs ?? enterTimeLimitMs + 1_000;
-    const settled = await this.#records('SELECT cronce.settle_orphans($1, $2, $3, $4) AS answer', [
+    const settled = await this.#records('cronce.settle_orphans($1, $2, $3, $4)', [
       gapMs,
       batch,
       this.#at,
@@ -158,7 +158,7 @@ class Sweep {
       expression: schedule.expression,
       timeZone,
     }));
-    const known = await this.#write<Known[]>('SELECT cronce.know_schedules($1, $2, $3) AS answer', [
+    const known = await this.#write<Known[]>('cronce.know_schedules($1, $2, $3)', [
       JSON.stringify(given),
       this.#now.toISOString(),
       this.#deployment,
@@ -216,7 +216,7 @@ class Sweep {
   }
 
   async #forget({ job, expression, timeZone }: Known): Promise<void> {
-    await this.#write('SELECT cronce.forget_schedule($1, $2, $3, $4) AS answer', [
+    await this.#write('cronce.forget_schedule($1, $2, $3, $4)', [
       job,
       expression,
       timeZone,
@@ -302,7 +302,7 @@ class Sweep {
     const slots = missed.map((at) => ({ id: uuidV7(), slot: slotName(at), scheduledFor: at.toISOString() }));
     const { job, expression, timeZone } = known;
     const of = { deployment: this.#deployment, job, expression, timeZone, lockName: job };
-    const records = await this.#records('SELECT cronce.account($1) AS answer', [
+    const records = await this.#records('cronce.account($1)', [
       JSON.stringify({ ...of, until, now: this.#at, slots }),
     ]);
     this.#done.missed += records.filter(({ status }) => status === 'missed').length;
@@ -335,11 +335,7 @@ class Sweep {
     const before = this.#retainedSince;
     let gone = batch;
     while (gone === batch && !this.#context.signal.aborted) {
-      gone = await this.#write<number>('SELECT cronce.prune($1, $2, $3) AS answer', [
-        before,
-        batch,
-        this.#deployment,
-      ]);
+      gone = await this.#write<number>('cronce.prune($1, $2, $3)', [before, batch, this.#deployment]);
       this.#done.pruned += gone;
     }
   }
@@ -358,8 +354,8 @@ class Sweep {
   }
 
   /** Outcomes that this sweep has recorded are told as any others are. */
-  async #records(sql: string, values: readonly unknown[]): Promise<RunRecord[]> {
-    const records = (await this.#write<RunRecord[]>(sql, values)).map(toRecord);
+  async #records(call: string, values: readonly unknown[]): Promise<RunRecord[]> {
+    const records = (await this.#write<RunRecord[]>(call, values)).map(toRecord);
     for (const run of records) logOutcome(run, this.#options.logger);
     this.#told.push(...records.map(({ id }) => id));
     return records;
@@ -374,11 +370,15 @@ class Sweep {
     return answerOf<T>(results, 'answer');
   }
 
-  /** Writes, in a transaction of its own, as long as no other sweep has the lock. */
-  async #write<T>(sql: string, values: readonly unknown[]): Promise<T> {
+  /**
+   * Writes, in a transaction of its own, as long as no other sweep has the lock. The parsers of a job's transactions are
+   * the process's, which any job's file may have changed: the answer is read as text by a parser of ours.
+   */
+  async #write<T>(call: string, values: readonly unknown[]): Promise<T> {
+    const text = `SELECT pg_catalog.to_jsonb(${call})::text AS answer`;
     return this.#context.fenced(async (tx) => {
-      const { rows } = await tx.query<{ answer: T }>(sql, values);
-      return rows[0]?.answer as T;
+      const { rows } = await tx.query<{ answer: string }>({ text, values: [...values], types: asText });
+      return JSON.parse(rows[0]?.answer ?? 'null') as T;
     });
   }
 
@@ -391,6 +391,9 @@ class Sweep {
     return this.#options.clock ? this.#now.toISOString() : null;
   }
 }
+
+/** Also of a process that asks for binary results: a text is its bytes then. */
+const asText = { getTypeParser: () => String };
 
 /**
  * A rule may be made a little after the sweep first knows of it, and first fires a whole interval later: the point of

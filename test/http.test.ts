@@ -295,7 +295,7 @@ describe('jobs', () => {
     expect(status).toBe(200);
     expect(json).toMatchObject({
       name: 'report',
-      options: { lock: 'report', retries: 0, overlap: 'skip', timeoutMs: 300_000 },
+      options: { lock: 'report', lockDelayMs: null, retries: 0, overlap: 'skip', timeoutMs: 300_000 },
     });
     expect(json['runs']).toMatchObject([{ job: 'report', status: 'failed' }]);
   });
@@ -333,8 +333,10 @@ describe('runs', () => {
   });
 
   test('can be filtered: by reason, job, slot, and several at once', async () => {
-    for (const reason of skipReasons)
-      expect((await list(`?reason=${reason}`)).runs.map(({ skipReason }) => skipReason)).toEqual([reason]);
+    for (const reason of skipReasons) {
+      const found = (await list(`?reason=${reason}`)).runs.map(({ skipReason }) => skipReason);
+      expect(new Set(found)).toEqual(new Set([reason]));
+    }
     expect((await list('?job=report')).runs.map(({ job }) => job)).toEqual(['report']);
     const slot = (await list('?slot=2026-11-29T06:00:00Z&job=tidy')).runs;
     expect(slot.map(({ status, skipReason }) => skipReason ?? status)).toEqual(['duplicate', 'succeeded']);
@@ -734,8 +736,17 @@ describe('the page', () => {
     expect(text).toContain('Clears away &lt;b&gt;what is over&lt;/b&gt; &amp; done with.');
     expect(text).toContain('&lt;script&gt;alert(&quot;no&quot;)&lt;/script&gt;');
     expect(text).toContain('Paused since');
+    expect(text).toMatch(/began 14\.8 s later, behind <a href="runs\/[0-9a-f-]{36}">this run<\/a>/);
+    expect(text).toMatch(/held by a run of shop-prod \(will be tried again\)/);
+    expect(text).toMatch(/off schedule/);
     expect(text).not.toMatch(/<script|<form|<img|style="|\son\w+="|\[object|undefined|NaN/);
     expect(text).not.toMatch(/(?:href|src)="(?!runs|data:image)/);
+  });
+
+  test('says whose it is, where that is named', async () => {
+    const { text } = await ask('/', { app: appWith({ deployment: 'shop-<prod>' }) });
+    expect(text).toContain('shop-&lt;prod&gt; · As of');
+    expect((await ask('/')).text).not.toMatch(/·\s*As of/);
   });
 
   test('is allowed its one style sheet', async () => {

@@ -396,6 +396,7 @@ describe('H3: an option', () => {
       leaseMs: null,
       lockDelayMs: null,
       lock: 'a',
+      ownLocks: new Set(),
       slots: 1,
       overlap: 'skip',
       waitMs: 10_000,

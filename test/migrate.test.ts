@@ -26,6 +26,9 @@ it('goes forward on a database that holds data, and locks out code that knows of
   await db.query(`INSERT INTO cronce.job (name, paused_at, paused_by) VALUES ('kept', now(), 'ann')`);
   await db.query(`INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at, finished_at)
     VALUES (gen_random_uuid(), 'kept', '2026-11-29T12:00:00Z', now(), 'rule', 'skipped', 'held', 'kept', now(), now())`);
+  const error = await migrate(db.url).catch((thrown: unknown) => thrown);
+  expect(error).toBeInstanceOf(MigrationError);
+  expect(String(error)).toContain('say to which: CRONCE_DEPLOYMENT=<service>-<stage> npm run migrate');
   expect(await migrate(db.url, { deployment: 'shop-prod' })).toEqual([
     '0002_accounts',
     '0003_lock_delay',

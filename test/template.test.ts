@@ -143,6 +143,18 @@ describe('a deployment', () => {
   const deployed = (job: Job, environment = {}) =>
     deploymentOf({ service: 'cronce', stage: 'test', environment, jobs: [job] });
 
+  it('is named by service and stage in each of its functions, or as the environment names it', () => {
+    const job = defineJob({ name: 'tidy-up', work });
+    const namesIn = (environment: NodeJS.ProcessEnv) =>
+      Object.values(deployed(job, environment).functions).map(
+        (made) => made.environment['CRONCE_DEPLOYMENT'],
+      );
+    expect(namesIn({})).toEqual(['cronce-test', 'cronce-test']);
+    expect(namesIn({ CRONCE_DEPLOYMENT: '' })).toEqual(['cronce-test', 'cronce-test']);
+    expect(namesIn({ CRONCE_DEPLOYMENT: 'shop-eu' })).toEqual(['shop-eu', 'shop-eu']);
+    expect(() => namesIn({ CRONCE_DEPLOYMENT: 'a/b' })).toThrow(SettingsError);
+  });
+
   it('keeps what only EventBridge Scheduler knows, and disables what is disabled', () => {
     const schedule = {
       at: 'rate(1 hour)',

@@ -62,6 +62,31 @@ CREATE INDEX run_guessed ON cronce.run (deployment, delivery_id) WHERE slot_gues
 ALTER TABLE cronce.lock ADD COLUMN of_slot boolean NOT NULL DEFAULT false;
 CREATE INDEX lock_of_slot ON cronce.lock (run_id) WHERE of_slot;
 
+-- A job's own lock, and the guards of its slots, are named after its deployment too from here on. Their fences go on under
+-- the new names. So does what stands as running: a run of before, if only about to enter, is in the way of the next.
+DO $$
+DECLARE
+  ours text := coalesce(nullif(current_setting('cronce.deployment', true), ''), 'default');
+BEGIN
+  IF ours = 'default' THEN
+    RETURN;
+  END IF;
+  WITH own AS (
+    SELECT j.name || CASE WHEN k > 0 THEN '#' || k ELSE '' END AS name FROM cronce.job j, generate_series(0, 99) k
+    UNION SELECT l.name FROM cronce.lock l JOIN cronce.job j ON starts_with(l.name, j.name || '@')),
+  renamed AS (
+    SELECT cronce.lock_key('cronce', o.name) AS key, cronce.lock_key('cronce', ours || '/' || o.name) AS new_key FROM own o),
+  moved AS (
+    UPDATE cronce.run r SET lock_name = ours || '/' || r.lock_name, lock_key = n.new_key FROM renamed n
+      WHERE r.status = 'running' AND r.lock_key = n.key)
+  INSERT INTO cronce.lock (key, name, fence, run_id, of_slot)
+    SELECT n.new_key, ours || '/' || l.name, l.fence, l.run_id, position('@' IN l.name) > 0
+    FROM renamed n JOIN cronce.lock l ON l.key = n.key
+    ON CONFLICT DO NOTHING;
+  UPDATE cronce.run r SET guard_key = cronce.lock_key('cronce', ours || '/' || r.job || '@' || r.slot)
+    WHERE r.status = 'running' AND r.guard_key IS NOT NULL;
+END $$;
+
 -- Each failover begins a new timeline. Runs under one that a lossy failover forgot are still waited for, and fences grow.
 CREATE TABLE cronce.timeline (
   id            integer PRIMARY KEY,

@@ -137,7 +137,7 @@ BEGIN
     INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
   END IF;
   IF reason IS NULL THEN
-    made := cronce.start_run(p, at, key, rest_ms, least_fence, again);
+    made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again);
   ELSE
     made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
   END IF;

@@ -54,7 +54,7 @@ function showJobs(app: Hono<Caught>, { registry, openSession, now, deployment }:
       latest: await findRuns(session, { limit: runsShown.onPage, deployment }),
     }));
     c.header('content-security-policy', pagePolicy);
-    return c.html(page({ jobs, latest, now: now(), origin: originOf(c) }));
+    return c.html(page({ jobs, latest, now: now(), origin: originOf(c), deployment }));
   });
 
   app.get('/jobs', async (c) => {

@@ -50,9 +50,21 @@ export function viewOf(job: Job, { state, runs, now }: Known): JobView {
 
 /** The decisions of a job's author, as they took effect. */
 export function optionsOf(job: Job) {
-  const { timeoutMs, leaseMs, slots, overlap, waitMs, retries, afterLost, startDeadlineMs } = job;
+  const { timeoutMs, leaseMs, lockDelayMs, slots, overlap, waitMs, retries, afterLost, startDeadlineMs } =
+    job;
   const lock = typeof job.lock === 'function' ? 'by params' : String(job.lock);
-  return { timeoutMs, leaseMs, lock, slots, overlap, waitMs, retries, afterLost, startDeadlineMs };
+  return {
+    timeoutMs,
+    leaseMs,
+    lockDelayMs,
+    lock,
+    slots,
+    overlap,
+    waitMs,
+    retries,
+    afterLost,
+    startDeadlineMs,
+  };
 }
 
 function scheduleView(

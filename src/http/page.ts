@@ -15,6 +15,8 @@ export interface PageView {
   readonly now: Date;
   /** Of this deployment, for the command that starts a first run. */
   readonly origin: string;
+  /** Service and stage, where several share a database. */
+  readonly deployment?: string | undefined;
 }
 
 /** A sign besides the colour, since one man in twelve can't tell red from green. */
@@ -30,7 +32,7 @@ const looks: Readonly<Record<Status, { readonly sign: string; readonly meaning: 
 };
 
 export function page(view: PageView) {
-  const { jobs, latest, now } = view;
+  const { jobs, latest, now, deployment } = view;
   return html`<!doctype html>
     <html lang="en">
       <head>
@@ -44,7 +46,7 @@ export function page(view: PageView) {
       <body>
         <header>
           <h1>Cronce</h1>
-          <p>As of ${time(now.toISOString())} UTC</p>
+          <p>${deployment === undefined ? '' : html`${deployment} · `}As of ${time(now.toISOString())} UTC</p>
         </header>
         <main>
           ${latest.length === 0 ? firstSteps(view) : ''} ${jobs.length === 0 ? '' : jobCards(jobs, now)}
@@ -189,12 +191,26 @@ const blocked: Readonly<Record<SkipReason, string>> = {
 };
 
 function reasonOf(run: RunRecord) {
-  if (run.skipReason !== null)
-    return run.blockedBy === null
-      ? words(run.skipReason)
-      : html`${blocked[run.skipReason]} <a href="runs/${run.blockedBy}">this run</a>`;
-  if (!run.error) return '';
-  return `${short(run.error.message)}${run.final === false ? ' (will be tried again)' : ''}`;
+  const parts = [skipOf(run), delayOf(run), short(run.error?.message ?? '')].filter((part) => part !== '');
+  return html`${parts.map((part, index) => (index === 0 ? part : html`; ${part}`))}${run.final === false ? ' (will be tried again)' : ''}`;
+}
+
+function skipOf(run: RunRecord) {
+  if (run.skipReason === null) return '';
+  return run.blockedBy === null ? words(run.skipReason) : html`${blocked[run.skipReason]} ${blockerOf(run)}`;
+}
+
+function delayOf(run: RunRecord) {
+  if (run.delayedMs === null) return '';
+  const began = `began ${span(run.delayedMs)} later`;
+  return run.blockedBy === null ? began : html`${began}, behind ${blockerOf(run)}`;
+}
+
+/** Another deployment's run is shown by that one, and not here. */
+function blockerOf({ blockedBy, blockedByDeployment, deployment }: RunRecord) {
+  return blockedByDeployment === null || blockedByDeployment === deployment
+    ? html`<a href="runs/${blockedBy}">this run</a>`
+    : html`a run of ${blockedByDeployment}`;
 }
 
 function short(text: string): string {
@@ -219,7 +235,7 @@ function time(iso: string) {
 /** `40 ms`, `1.2 s`, `3 min`, `5 h`, `2 days`. */
 function span(ms: number): string {
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))} ms`;
-  if (ms < 60_000) return `${Number((ms / 1_000).toFixed(ms < 10_000 ? 1 : 0))} s`;
+  if (ms < 60_000) return `${Number((ms / 1_000).toFixed(1))} s`;
   if (ms < 3_600_000) return `${Math.round(ms / 60_000)} min`;
   return ms < 172_800_000 ? `${Math.round(ms / 3_600_000)} h` : `${Math.round(ms / 86_400_000)} days`;
 }

@@ -53,10 +53,10 @@ export async function balance(
 
 async function recorded(db: TestDatabase): Promise<Map<string, Slot>> {
   const rows = (await db.query(
-    `SELECT job || ' ' || slot AS key, array_agg(DISTINCT coalesce(skip_reason, status)) AS statuses,
+    `SELECT deployment || ' ' || job || ' ' || slot AS key, array_agg(DISTINCT coalesce(skip_reason, status)) AS statuses,
             count(*) FILTER (WHERE status = 'succeeded')::int AS successes,
             bool_or(status = 'succeeded' AND trigger = 'sweep') AND bool_or(status = 'missed') AS "caughtUp"
-     FROM cronce.run WHERE job <> 'sweep' GROUP BY job, slot`,
+     FROM cronce.run WHERE job <> 'sweep' GROUP BY deployment, job, slot`,
   )) as unknown as { key: string; statuses: string[]; successes: number; caughtUp: boolean }[];
   return new Map(rows.map(({ key, statuses, ...rest }) => [key, { statuses: new Set(statuses), ...rest }]));
 }

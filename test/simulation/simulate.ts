@@ -6,7 +6,7 @@ import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { scratchFolder } from '../support/scratch.ts';
 import { startServer } from '../support/server.ts';
 import { accounts, balance, type Books } from './account.ts';
-import { deployments } from './jobs.ts';
+import { services } from './jobs.ts';
 import { calendarOf, World, type Plan } from './world.ts';
 
 /** From here on: Sydney's spring change, then Berlin's and New York's autumn ones. */
@@ -23,9 +23,11 @@ export async function simulate(
   return balance(world, db, catchUpLimits());
 }
 
-/** The most that one pass of the sweep may catch up for each job. */
+/** The most that one pass of a sweep may catch up for each job of its deployment. */
 function catchUpLimits(): Map<string, number> {
-  const jobs = deployments(() => async () => null).flat();
+  const jobs = services(() => async () => null).flatMap(({ deployment, versions }) =>
+    versions.flat().map((job) => ({ ...job, name: `${deployment} ${job.name}` })),
+  );
   const most = { skip: 0, one: 1, all: Infinity };
   // One pass accounts schedule by schedule, each with its own limit.
   return new Map(

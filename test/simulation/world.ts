@@ -10,7 +10,7 @@ import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts'
 import type { TestDatabase } from '../support/database.ts';
 import { startProxy } from '../support/proxy.ts';
 import { randomFrom } from '../support/random.ts';
-import { deployments } from './jobs.ts';
+import { services, type Behaviour } from './jobs.ts';
 
 const second = 1_000;
 const minute = 60 * second;
@@ -49,8 +49,18 @@ interface Happening {
 
 /** A slot that EventBridge owed, and of which schedule: reckoned from what was deployed when, not by the sweep. */
 export interface Due {
+  /** The deployment and the job. */
   readonly job: string;
   readonly slot: string;
+}
+
+/** One of the services that share the database: its registry, and its sweep. */
+interface Service {
+  readonly deployment: string;
+  readonly versions: readonly (readonly Job[])[];
+  readonly delivered: Set<string>;
+  jobs: readonly Job[];
+  sweeps: number;
 }
 
 /**
@@ -59,19 +69,15 @@ export interface Due {
  */
 export class World {
   readonly due: Due[] = [];
-  readonly worked = new Map<string, number>();
   readonly caughtUpInOnePass = new Map<string, number>();
   readonly #plan: Plan;
   readonly #db: TestDatabase;
   readonly #random: () => number;
   readonly #queue: Happening[] = [];
   readonly #calendar: ReturnType<typeof calendarOf>;
-  readonly #delivered = new Set<string>();
-  readonly #versions: readonly (readonly Job[])[];
-  #jobs: readonly Job[] = [];
+  readonly #services: readonly Service[];
   #now: number;
   #order = 0;
-  #sweeps = 0;
   #doomed: (() => Promise<void>) | null = null;
 
   constructor(plan: Plan, db: TestDatabase) {
@@ -80,74 +86,92 @@ export class World {
     this.#random = randomFrom(plan.seed);
     this.#calendar = calendarOf(plan);
     this.#now = plan.start.getTime();
-    this.#versions = deployments((job, lastsMs) => async (context) => this.#work(job, lastsMs, context));
+    const behaviour: Behaviour = (lastsMs) => async (context) => this.#work(lastsMs, context);
+    this.#services = services(behaviour).map((given) => ({
+      ...given,
+      delivered: new Set(),
+      jobs: [],
+      sweeps: 0,
+    }));
   }
 
   async run(onProgress: (share: number) => void): Promise<void> {
     const { start } = this.#plan;
-    const { pause, redeploy, end } = this.#calendar;
-    this.#deploy(0, start, redeploy);
+    const { pause, end } = this.#calendar;
+    const [paused] = this.#services;
+    const of = `'${paused?.deployment ?? ''}'`;
     this.#at(pause.from, async () =>
-      this.#sql(`SELECT cronce.pause_job('paused-a-while', 'ann', 'a look', $1)`),
+      this.#sql(`SELECT cronce.pause_job('paused-a-while', 'ann', 'a look', $1, ${of})`),
     );
-    this.#at(pause.until, async () => this.#sql(`SELECT cronce.resume_job('paused-a-while', 'ann', $1)`));
-    this.#at(redeploy, async () => this.#sweep());
-    this.#deploy(1, redeploy, end);
-    // At the end all schedules are switched off, once the last slots are accounted for; retries still come.
-    this.#at(new Date(end.getTime() + 9 * minute), async () => this.#sweep());
-    this.#at(new Date(end.getTime() + 10 * minute), async () => {
-      this.#jobs = this.#jobs.map((job) => ({ ...job, enabled: false }));
-      await this.#sweep();
-    });
-    for (let at = start.getTime() + sweepEveryMs; at <= end.getTime() + 6 * hour; at += sweepEveryMs)
-      this.#at(new Date(at + 30 * second), async () => this.#sweep());
+    this.#at(pause.until, async () =>
+      this.#sql(`SELECT cronce.resume_job('paused-a-while', 'ann', $1, ${of})`),
+    );
+    for (const [index, service] of this.#services.entries()) this.#schedule(service, index * minute);
     const whole = end.getTime() - start.getTime();
     await this.#until(end.getTime() + 7 * hour, (now) =>
       onProgress(Math.min(1, (now - start.getTime()) / whole)),
     );
   }
 
+  /** The whole of a service's time; its sweeps come somewhat after the other's. */
+  #schedule(service: Service, offsetMs: number): void {
+    const { start } = this.#plan;
+    const { redeploy, end } = this.#calendar;
+    this.#deploy(service, 0, start, redeploy);
+    this.#at(redeploy, async () => this.#sweep(service));
+    this.#deploy(service, 1, redeploy, end);
+    // At the end all schedules are switched off; the last slots are accounted for later, and retries still come.
+    this.#at(end, async () => this.#sweep(service));
+    this.#at(new Date(end.getTime() + 1), async () => {
+      service.jobs = service.jobs.map((job) => ({ ...job, enabled: false }));
+      return Promise.resolve();
+    });
+    this.#at(new Date(end.getTime() + 10 * minute), async () => this.#sweep(service));
+    for (let at = start.getTime() + sweepEveryMs; at <= end.getTime() + 6 * hour; at += sweepEveryMs)
+      this.#at(new Date(at + offsetMs + 30 * second), async () => this.#sweep(service));
+  }
+
   /** From a deployment on, its jobs' schedules are delivered; a sweep follows it, and knows them from then on. */
-  #deploy(version: number, from: Date, until: Date): void {
-    const jobs = this.#versions[version] ?? [];
+  #deploy(service: Service, version: number, from: Date, until: Date): void {
+    const jobs = service.versions[version] ?? [];
     this.#at(from, async () => {
-      this.#jobs = jobs;
-      await this.#sweep();
+      service.jobs = jobs;
+      await this.#sweep(service);
     });
     for (const job of jobs.filter(({ enabled }) => enabled))
       job.schedules.forEach((given, index) => {
         const anchor = job.name === 'expire-rate' ? this.#plan.start : from;
         for (const due of occurrencesBetween(given.schedule, from, until, given.timeZone, anchor))
-          this.#owe(job, index, due);
+          this.#owe(service, job, index, due);
       });
   }
 
-  #owe(job: Job, index: number, due: Date): void {
-    this.due.push({ job: job.name, slot: slotName(due) });
+  #owe(service: Service, job: Job, index: number, due: Date): void {
+    this.due.push({ job: `${service.deployment} ${job.name}`, slot: slotName(due) });
     const delivered = { job: job.name, schedule: index, scheduledTime: slotName(due) };
     if (this.#happens(odds.never)) return;
     const lateMs = this.#happens(odds.late)
       ? minute + this.#random() * 3 * hour
       : this.#random() * 2 * second;
-    this.#invoke(new Date(due.getTime() + lateMs), job, delivered);
+    this.#invoke(service, new Date(due.getTime() + lateMs), job, delivered);
     if (this.#happens(odds.twice))
-      this.#invoke(new Date(due.getTime() + lateMs + this.#random() * hour), job, delivered);
+      this.#invoke(service, new Date(due.getTime() + lateMs + this.#random() * hour), job, delivered);
   }
 
   /** One asynchronous invocation, with the retries that Lambda gives it. */
-  #invoke(at: Date, job: Job, event: unknown, retry = 0): void {
+  #invoke(service: Service, at: Date, job: Job, event: unknown, retry = 0): void {
     this.#at(at, async () => {
       if (this.#isOut(at)) return;
-      const again = await this.#deliver(job.name, event);
+      const again = await this.#deliver(service, job.name, event);
       const waitMs = retryAfterMs[retry];
       if (again && waitMs !== undefined && retry < job.retries)
-        this.#invoke(new Date(this.#now + waitMs), job, event, retry + 1);
+        this.#invoke(service, new Date(this.#now + waitMs), job, event, retry + 1);
     });
   }
 
   /** @returns whether the invocation failed */
-  async #deliver(name: string, event: unknown): Promise<boolean> {
-    const registry = defineJobs(this.#jobs);
+  async #deliver(service: Service, name: string, event: unknown): Promise<boolean> {
+    const registry = defineJobs(service.jobs);
     if (!registry.has(name)) return false;
     const delivery = deliveryOf(event, {
       registry,
@@ -155,18 +179,18 @@ export class World {
       deliveryId: null,
       now: new Date(this.#now),
     });
-    this.#delivered.add(`${name} ${delivery.slot}`);
-    if (this.#happens(odds.death)) return this.#dieIn(delivery);
-    return deservesRetry(await coordinate(delivery, 600 * second, this.#coordinator()));
+    service.delivered.add(`${name} ${delivery.slot}`);
+    if (this.#happens(odds.death)) return this.#dieIn(service, delivery);
+    return deservesRetry(await coordinate(delivery, 600 * second, this.#coordinator(service)));
   }
 
   /** The process dies in the middle of the work: its connection breaks, and it can reach nobody to say so. */
-  async #dieIn(delivery: ReturnType<typeof deliveryOf>): Promise<boolean> {
+  async #dieIn(service: Service, delivery: ReturnType<typeof deliveryOf>): Promise<boolean> {
     const proxy = await startProxy({ targetPort: Number(new URL(this.#db.url).port) });
     this.#doomed = async () => proxy.stop();
     const target = { ...targetOf(proxy.url(this.#db.url)), connectTimeoutMs: 500 };
     try {
-      await coordinate(delivery, 600 * second, { ...this.#coordinator(), target });
+      await coordinate(delivery, 600 * second, { ...this.#coordinator(service), target });
     } catch (error) {
       if (!(error instanceof OutcomeUnknown)) throw error;
     } finally {
@@ -177,7 +201,7 @@ export class World {
     return this.#random() < 0.5;
   }
 
-  async #work(job: string, lastsMs: number, { slot, signal }: WorkContext): Promise<unknown> {
+  async #work(lastsMs: number, { signal }: WorkContext): Promise<unknown> {
     const doom = this.#doomed;
     this.#doomed = null;
     if (doom) {
@@ -186,47 +210,47 @@ export class World {
     }
     if (this.#happens(odds.failure)) throw new Error('failed, as now and then');
     if (lastsMs > 0) await this.#until(this.#now + lastsMs);
-    this.worked.set(`${job} ${slot}`, (this.worked.get(`${job} ${slot}`) ?? 0) + 1);
     return null;
   }
 
-  async #sweep(): Promise<void> {
+  async #sweep(service: Service): Promise<void> {
     if (this.#isOut(new Date(this.#now))) return;
     const pass = new Map<string, number>();
+    const { deployment } = service;
     const sweep = sweepJob({
-      registry: defineJobs(this.#jobs),
-      deliver: async (request) => this.#takeFromSweep(request, pass),
+      registry: defineJobs(service.jobs),
+      deployment,
+      deliver: async (request) => this.#takeFromSweep(service, request, pass),
       openSession: async () => Session.open(targetOf(this.#db.url)),
       sinks: [],
       timeoutMs: second,
       retentionMs: 365 * day,
       gapMs: 0,
       clock: () => new Date(this.#now),
-      logger: this.#coordinator().logger,
+      logger: this.#coordinator(service).logger,
     });
-    const own = { slot: `manual:${++this.#sweeps}`, byHand: true };
-    const run = await coordinate(
-      deliveryFor(sweep, new Date(this.#now), own),
-      600 * second,
-      this.#coordinator(),
-    );
+    const own = { slot: `manual:${++service.sweeps}`, byHand: true };
+    const delivery = deliveryFor(sweep, new Date(this.#now), own);
+    const run = await coordinate(delivery, 600 * second, this.#coordinator(service));
     if (run.status !== 'succeeded' && run.skipReason !== 'held')
       throw new Error(`sweep ${run.status}: ${JSON.stringify(run.error)}`);
-    for (const [job, n] of pass)
-      this.caughtUpInOnePass.set(job, Math.max(n, this.caughtUpInOnePass.get(job) ?? 0));
+    for (const [job, n] of pass) {
+      const of = `${deployment} ${job}`;
+      this.caughtUpInOnePass.set(of, Math.max(n, this.caughtUpInOnePass.get(of) ?? 0));
+    }
   }
 
-  #takeFromSweep(request: RunRequest, pass: Map<string, number>): void {
+  #takeFromSweep(service: Service, request: RunRequest, pass: Map<string, number>): void {
     const { job: name, slot } = request.cronce;
-    const job = this.#jobs.find((one) => one.name === name);
+    const job = service.jobs.find((one) => one.name === name);
     if (!job) return;
     // What was delivered before is a retry made up for, and no catching up.
-    if (!this.#delivered.has(`${name} ${slot}`)) pass.set(name, (pass.get(name) ?? 0) + 1);
-    this.#invoke(new Date(this.#now + second), job, request);
+    if (!service.delivered.has(`${name} ${slot}`)) pass.set(name, (pass.get(name) ?? 0) + 1);
+    this.#invoke(service, new Date(this.#now + second), job, request);
   }
 
-  #coordinator() {
-    return coordinatorOn(this.#db.url, { leaseMs: 2 * second, clock: () => new Date(this.#now) });
+  #coordinator({ deployment }: Service) {
+    return coordinatorOn(this.#db.url, { deployment, leaseMs: 2 * second, clock: () => new Date(this.#now) });
   }
 
   #isOut(at: Date): boolean {

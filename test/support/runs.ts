@@ -115,14 +115,24 @@ export async function makeEveryOutcome(
   await deliver(db.url, { job: byHand, slot: 'manual:second', trigger: 'manual' }, 'return'); // held
   await holder.release();
   await deliver(db.url, { job: report, scheduledFor: at(0), slotGuessed: true }, 'throw');
+  await deliver(db.url, { scheduledFor: at(9), offSchedule: true }, 'return');
   await retouch(db, [
     [
       'cancelled',
       "status = 'cancelled', cancel_requested_by = 'run token 1', cancel_requested_at = finished_at",
     ],
     ['missed', "status = 'missed', fence = NULL, attempt = NULL, started_at = NULL, final = true"],
-    ['on_hold', skipped('on_hold')],
-    ['too_late', skipped('too_late')],
+    ['on_hold', `${skipped('on_hold')}, final = NULL`],
+    ['too_late', `${skipped('too_late')}, final = NULL`],
+    [
+      'owed',
+      `${skipped('held')}, final = false, blocked_by = gen_random_uuid(), blocked_by_deployment = 'shop-prod'`,
+    ],
+    [
+      'delayed',
+      `delayed_ms = 14800, (blocked_by, blocked_by_deployment) =
+         (SELECT id, deployment FROM cronce.run WHERE status = 'lost' LIMIT 1)`,
+    ],
     ['running', "status = 'running', finished_at = NULL, published_at = NULL, final = NULL, output = 'null'"],
   ]);
   await db.query(`UPDATE cronce.job SET paused_at = '2026-11-29T09:00:00Z', paused_by = 'ops', pause_reason = 'moving house'
@@ -133,7 +143,7 @@ export async function makeEveryOutcome(
 }
 
 function skipped(reason: string): string {
-  return `status = 'skipped', skip_reason = '${reason}', fence = NULL, attempt = NULL, started_at = NULL, final = NULL`;
+  return `status = 'skipped', skip_reason = '${reason}', fence = NULL, attempt = NULL, started_at = NULL`;
 }
 
 /** What only the sweep, an operator or bad luck brings about: a success of a slot of its own, made into that. */
