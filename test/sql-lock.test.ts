@@ -454,6 +454,143 @@ describe('claim', () => {
     if (waits) expect(run['delayedMs']).toBe(restMs);
   });
 
+  type Made = { run: Columns; restMs: number; settled: Columns[]; slot?: string };
+
+  it('settles the dead of its lock and of its slot, and no others', async () => {
+    const s = stage(db);
+    const [ofLock, ofSlot, other] = [
+      await s.run({ slot: earlier, guard_key: 5 }),
+      await s.run({ lock_key: 91 }),
+      await s.run({ slot: later, lock_key: 92, guard_key: 6 }),
+    ];
+    const { settled } = await s.ask<Made>('claim($1)', s.claim());
+    expect(settled.map(({ id }) => id).sort()).toEqual([ofLock, ofSlot].sort());
+    expect(await s.row(other)).toMatchObject({ status: 'running' });
+  });
+
+  it('does not run beside a fenced transaction that nobody may end: the slot stays owed', async () => {
+    const s = stage(db);
+    const dead = await s.run({ slot: earlier });
+    const fenced = await s.ask<string>('fenced_key($1)', dead);
+    await holding(db, { shared: [fenced], url: db.superuserUrl }, async () =>
+      holding(db, {}, async (by) => {
+        expect(await askBy<Made>(by, 'claim($1)', s.claim())).toMatchObject({
+          run: { status: 'skipped', skipReason: 'held', final: false, blockedBy: dead },
+          settled: [],
+        });
+      }),
+    );
+  });
+
+  it.each<[string, Columns[], Columns]>([
+    [
+      'by a run of this deployment',
+      [{ slot: earlier }],
+      { skipReason: 'held', blockedByDeployment: 'default' },
+    ],
+    ['by another’s', [{ slot: earlier, deployment: 'x' }], { skipReason: 'held', blockedByDeployment: 'x' }],
+    ['by a stranger', [], { skipReason: 'held', blockedBy: null, blockedByDeployment: null, final: null }],
+    [
+      'but its slot has succeeded',
+      [{ slot: earlier }, { status: 'succeeded', final: true }],
+      { skipReason: 'duplicate' },
+    ],
+    [
+      'and its slot has failed for good',
+      [{ slot: earlier }, { status: 'failed', final: true }],
+      { skipReason: 'duplicate' },
+    ],
+  ])('held %s', async (_what, rows, made) => {
+    const s = stage(db);
+    await holding(db, { keys: [s.key] }, async ({ pid }) => {
+      for (const row of rows) await s.run({ backend_pid: pid, guard_key: 5, ...row });
+      const { run } = await s.ask<Made>('claim($1)', s.claim());
+      expect(run).toMatchObject({ status: 'skipped', attempt: null, fence: null, lockKey: null, ...made });
+    });
+  });
+
+  it('with nobody behind a held lock is patient for a moment', async () => {
+    const s = stage(db);
+    await holding(db, { keys: [s.key] }, async (by) => {
+      const claiming = s.ask<Made>('claim($1)', s.claim({ lock: { patienceMs: 20_000 } }));
+      const asks = () =>
+        db.query(`SELECT 1 FROM pg_stat_activity WHERE query LIKE '%claim($1)%' AND state = 'active' AND pid <> pg_backend_pid()`); // prettier-ignore
+      await expect.poll(asks, { interval: 5 }).toHaveLength(1);
+      await by.session.query('COMMIT');
+      expect((await claiming).run).toMatchObject({ status: 'running' });
+    });
+  });
+
+  it.each<[string, Columns, Columns, boolean]>([
+    ['the same request', {}, {}, true],
+    ['another request', {}, { deliveryId: 'e' }, false],
+    ['a request that was not guessed', { slot_guessed: false }, {}, false],
+    ['one that is not guessed now', {}, { slotGuessed: false }, false],
+    ['another job’s', { job: 'x' }, {}, false],
+    ['another deployment’s', { deployment: 'x' }, {}, false],
+  ])('guesses a slot once for a request: %s', async (_what, row, asked, known) => {
+    const s = stage(db);
+    await s.run({ status: 'failed', final: false, slot: earlier, scheduled_for: earlier, delivery_id: 'd', slot_guessed: true, ...row }); // prettier-ignore
+    const claim = s.claim({ run: { slotGuessed: true, deliveryId: 'd', ...asked } });
+    const answer = await s.ask<Made>('claim($1)', claim);
+    expect(answer.slot).toBe(known ? earlier : undefined);
+    expect((await s.row(claim.run.id))['id']).toBe(known ? undefined : claim.run.id);
+    await db.query('DELETE FROM cronce.run');
+  });
+
+  it.each([
+    [true, earlier],
+    [false, noon],
+  ])(
+    'a manual run is due when it was first asked for (time guessed: %s)',
+    async (scheduledForGuessed, due) => {
+      const s = stage(db);
+      await s.run({ status: 'failed', final: false, scheduled_for: earlier });
+      const claim = s.claim({ run: { scheduledForGuessed } });
+      await s.ask('claim($1)', claim);
+      expect(await s.row(claim.run.id)).toMatchObject({ scheduled_for: new Date(due) });
+    },
+  );
+
+  it.each([true, false])('marks the lock of a single slot as one (%s)', async (ofSlot) => {
+    const s = stage(db);
+    const key = ofSlot ? s.guard : s.key;
+    await s.ask('claim($1)', s.claim({ lock: { keys: [key] } }));
+    expect(await db.query('SELECT of_slot FROM cronce.lock WHERE key = $1', [key])).toEqual([
+      { of_slot: ofSlot },
+    ]);
+  });
+
+  it.each([
+    ['seen long ago', '-infinity', 15_000, 0],
+    ['seen a day ago', after(-86_500_000), 15_000, 0],
+    ['seen 5 s ago', after(-5_000), 15_000, 10_000],
+    ['seen 5 s ago, without a delay', after(-5_000), 0, 0],
+    ['never seen', null, 15_000, 15_000],
+  ])(
+    'after a failover waits for what it may have forgotten: a timeline %s',
+    async (_what, first_seen_at, lockDelayMs, restMs) => {
+      const s = stage(db);
+      const id = await s.ask('timeline()');
+      await db.query('DELETE FROM cronce.timeline');
+      if (first_seen_at !== null) await s.insert('timeline', { id, first_seen_at });
+      const made = await s.ask<Made>('claim($1)', s.claim({ lockDelayMs }));
+      await db.query('DELETE FROM cronce.timeline');
+      await s.insert('timeline', { id, first_seen_at: '-infinity' });
+      expect(made.restMs).toBeLessThanOrEqual(restMs);
+      if (restMs > 0) expect(made.restMs).toBeGreaterThan(restMs - 5_000);
+      expect(made.run).toMatchObject({ status: 'running', fence: '1' });
+    },
+  );
+
+  it('never overwrites what a run has become', async () => {
+    const s = stage(db);
+    const id = await s.run({ status: 'cancelled', final: true });
+    const call = 'record(cronce.claimed($1, now(), $2, NULL, NULL, false, 0, true))';
+    expect(await s.ask(call, s.claim({ run: { id } }), s.key)).toMatchObject({ id, status: 'cancelled' });
+    expect(await s.row(id)).toMatchObject({ status: 'cancelled', fence: '1' });
+  });
+
   it('is as durable, and as bound to its client, as what it says', async () => {
     const s = stage(db);
     await holding(db, {}, async (by) => {

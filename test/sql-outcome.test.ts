@@ -26,6 +26,7 @@ async function ended(s: Stage, id: string) {
 }
 
 function expectTellableLater(row: Row): void {
+  expect(row['published_at'], 'nobody was told yet').toBeNull();
   const inMs = (row['publish_after'] as Date).getTime() - Date.now();
   expect(inMs, 'left to its own invocation for half a minute').toBeGreaterThan(20_000);
   expect(inMs).toBeLessThanOrEqual(30_000);
@@ -202,6 +203,13 @@ describe('finish', () => {
     const before = await s.row(id);
     expect(await finish(s, { id, status: 'succeeded' })).toBe(code);
     expect(await s.row(id)).toEqual(before);
+  });
+
+  it('never ends before its start, whatever the clock says', async () => {
+    const s = stage(db);
+    const id = await s.run({ started_at: '2030-01-01T00:00:00Z' });
+    expect(await finish(s, { id, status: 'failed', now: '2029-01-01T00:00:00Z' })).toBe('committed');
+    expect(await s.row(id)).toMatchObject({ finished_at: new Date('2030-01-01T00:00:00Z') });
   });
 
   it('is refused a second success of its slot', async () => {

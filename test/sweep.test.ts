@@ -2,11 +2,13 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
+import type { Sink } from '../src/publish.ts';
 import type { RunRecord } from '../src/run.ts';
 import { sweepJob, type Swept } from '../src/sweep.ts';
 import { deliveryOf, type RunRequest } from '../src/trigger.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { after, stage } from './support/rows.ts';
 
 const minute = 60_000;
 const hour = 60 * minute;
@@ -452,4 +454,23 @@ it('a step that fails keeps no other from its turn, and fails the sweep', async 
   expect(await slots('missed', 'broken'), 'to be delivered next time').toEqual([]);
   world.pass(minute);
   expect(await world.sweep()).toMatchObject({ missed: 2, caughtUp: 2 });
+});
+
+it('relays what waits in the outbox, in batches, until nothing does', async () => {
+  const world = new World('2026-11-29T12:00:10Z');
+  const s = stage(db);
+  for (let n = 0; n < 13; n++) await s.run({ status: 'failed', final: true, publish_after: after(-60_000) });
+  const sent: number[] = [];
+  const bus: Sink = {
+    name: 'bus',
+    send: async (records) => {
+      sent.push(records.length);
+      return Promise.resolve(new Set(records.map(({ id }) => id)));
+    },
+  };
+  expect(await world.sweep({ sinks: [bus] })).toMatchObject({ published: 13 });
+  expect(sent).toEqual([10, 3]);
+  expect(await db.query(`SELECT 1 FROM cronce.run WHERE job = $1 AND published_at IS NULL`, [s.job])).toEqual(
+    [],
+  );
 });
