@@ -129,6 +129,15 @@ describe('orphans', () => {
     await other.drop();
   });
 
+  it('one whose backend has a lock of two integers, which is another space', async () => {
+    const s = stage(db);
+    await holding(db, {}, async ({ pid, session }) => {
+      await session.query('SELECT pg_advisory_xact_lock(0, 93)');
+      const id = await s.run({ ...old, lock_key: 93, backend_pid: pid });
+      expect(await orphans()).toMatchObject([{ id }]);
+    });
+  });
+
   it('one whose backend only waits for the lock', async () => {
     const s = stage(db);
     await holding(db, { keys: [s.key] }, async (first) =>
