@@ -153,6 +153,38 @@ it('what is ours is done as ourselves, whatever the job has become: heartbeats, 
   await db.query(`DROP ROLE ${role}`);
 });
 
+it('a statement of fenced ends with its run, and its work so by itself: nobody has to wait for it', async () => {
+  const task = job(async ({ fenced }) => fenced((own) => own.query('SELECT pg_sleep(20)')));
+  const running = coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(db.url));
+  const asleep = () =>
+    db.query(`SELECT 1 FROM pg_stat_activity WHERE datname = $1 AND query = 'SELECT pg_sleep(20)' AND state = 'active'`, [db.name]); // prettier-ignore
+  await expect.poll(asleep).toHaveLength(1);
+  await db.query(`SELECT cronce.request_cancel(id, 'ann') FROM cronce.run WHERE job = $1`, [task.name]);
+  const run = await running;
+  expect(run).toMatchObject({ status: 'cancelled', error: { message: 'cancelled by ann' } });
+  expect(await db.query('SELECT delay_until FROM cronce.run WHERE id = $1', [run.id])).toEqual([
+    { delay_until: null },
+  ]);
+});
+
+it.each([
+  [undefined, 2_000],
+  [0, 0],
+  [1_000, 2_000],
+  [5_000, 5_000],
+])(
+  'a lock delay is off, or covers the deployment’s lease at least: %s asked for',
+  async (asked, lockDelayMs) => {
+    const delayed = asked === undefined ? {} : { lockDelayMs: asked };
+    const task = defineJob({ name: `delayed-${++jobs}`, work: async () => 1, ...delayed });
+    expect(
+      await coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(db.url, { leaseMs: 2_000 })),
+    ).toMatchObject({
+      lockDelayMs,
+    });
+  },
+);
+
 describe('deferred constraints', () => {
   beforeAll(async () => {
     await db.query(`CREATE TABLE public.slow (ms int); GRANT ALL ON public.slow TO ${db.role.name};
