@@ -208,6 +208,17 @@ describe('any sink', () => {
     expect(await unpublished()).toBe(0);
   });
 
+  it('is not sent another deployment’s dead run, nor is the log: its own sweep tells', async () => {
+    const s = stage(db);
+    const dead = await s.run({ lock_delay_ms: 0, deployment: 'another' });
+    const [bus, logger] = [keepingSink('bus', takesAll), keepingLogger()];
+    const shared = defineJob({ name: s.job, work: async () => 1 });
+    await coordinate(deliveryFor(shared, slots[slot++] ?? new Date()), 60_000, publishing({ sinks: [bus.sink], logger })); // prettier-ignore
+    expect(bus.statuses()).toEqual(['succeeded']);
+    expect(logger.lines.map(({ message }) => message)).toEqual([`${s.job} succeeded`]);
+    expect(await s.row(dead)).toMatchObject({ status: 'lost', published_at: null });
+  });
+
   it.each([0, 10_000])('is sent a run that was cancelled, with a grace of %d ms', async (graceMs) => {
     const bus = keepingSink('bus', takesAll);
     let begun: () => void = () => undefined;
