@@ -1,11 +1,15 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { cancelRun } from '../src/cancel.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
-import type { RunRecord } from '../src/run.ts';
+import { Session } from '../src/postgres/session.ts';
+import { logOutcome, type Sink } from '../src/publish.ts';
+import type { RunRecord, Status } from '../src/run.ts';
 import { eventBridgeSink } from '../src/sinks/eventbridge.ts';
 import { reply, startAwsEndpoint, type AwsEndpoint, type Call } from './support/aws.ts';
-import { coordinatorOn, deliveryFor, keepingLogger } from './support/coordinator.ts';
+import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { after, stage } from './support/rows.ts';
 
 interface PutEvents {
   readonly Entries: readonly { Source: string; DetailType: string; Detail: string; EventBusName: string }[];
@@ -169,4 +173,135 @@ describe('the EventBridge sink', () => {
     expect(new Set(ids).size).toBe(ids.length);
     expect(ids).toHaveLength(7);
   });
+});
+
+/** A sink that keeps what it is sent, and answers as it is told to. */
+function keepingSink(name: string, answer: (sent: readonly RunRecord[]) => Promise<ReadonlySet<string>>) {
+  const calls: RunRecord[][] = [];
+  const sink: Sink = {
+    name,
+    send: async (records) => {
+      calls.push([...records]);
+      return answer(records);
+    },
+  };
+  const statuses = () => calls.flat().map(({ status }) => status);
+  return { sink, calls, statuses };
+}
+
+const takesAll = (records: readonly RunRecord[]) => Promise.resolve(new Set(records.map(({ id }) => id)));
+const takesNone = () => Promise.resolve(new Set<string>());
+const deaf = () => new Promise<never>(() => undefined);
+
+describe('any sink', () => {
+  it('is sent the dead run that a claim has settled, and the claim’s own', async () => {
+    const s = stage(db);
+    await s.run({ lock_delay_ms: 0 });
+    const bus = keepingSink('bus', takesAll);
+    const shared = defineJob({ name: s.job, work: async () => 1 });
+    await coordinate(
+      deliveryFor(shared, slots[slot++] ?? new Date()),
+      60_000,
+      publishing({ sinks: [bus.sink] }),
+    );
+    expect(bus.statuses().sort()).toEqual(['lost', 'succeeded']);
+    expect(await unpublished()).toBe(0);
+  });
+
+  it('is not sent another deployment’s dead run, nor is the log: its own sweep tells', async () => {
+    const s = stage(db);
+    const dead = await s.run({ lock_delay_ms: 0, deployment: 'another' });
+    const [bus, logger] = [keepingSink('bus', takesAll), keepingLogger()];
+    const shared = defineJob({ name: s.job, work: async () => 1 });
+    await coordinate(deliveryFor(shared, slots[slot++] ?? new Date()), 60_000, publishing({ sinks: [bus.sink], logger })); // prettier-ignore
+    expect(bus.statuses()).toEqual(['succeeded']);
+    expect(logger.lines.map(({ message }) => message)).toEqual([`${s.job} succeeded`]);
+    expect(await s.row(dead)).toMatchObject({ status: 'lost', published_at: null });
+  });
+
+  it.each([0, 10_000])('is sent a run that was cancelled, with a grace of %d ms', async (graceMs) => {
+    const bus = keepingSink('bus', takesAll);
+    let begun: () => void = () => undefined;
+    const hasBegun = new Promise<void>((resolve) => (begun = resolve));
+    const long = defineJob({
+      name: `long-${graceMs}`,
+      leaseMs: 2_000,
+      work: async ({ signal }) => {
+        begun();
+        await new Promise((resolve) => {
+          signal.addEventListener('abort', resolve);
+        });
+      },
+    });
+    const running = coordinate(deliveryFor(long, slots[slot++] ?? new Date()), 60_000, publishing({ sinks: [bus.sink] })); // prettier-ignore
+    await hasBegun;
+    const [row] = await db.query(`SELECT id FROM cronce.run WHERE status = 'running'`);
+    const operator = await Session.open(targetOf(db.url));
+    await cancelRun(operator, row?.['id'] as string, { by: 'ann', graceMs });
+    await operator.close();
+    expect(await running).toMatchObject({ status: 'cancelled' });
+    expect(bus.statuses()).toEqual(['cancelled']);
+    expect(await unpublished()).toBe(0);
+  });
+
+  it('gets its part though another does not, and gets nothing twice for the other’s sake', async () => {
+    const [good, bad] = [keepingSink('good', takesAll), keepingSink('bad', takesNone)];
+    const first = await runOnce(publishing({ sinks: [good.sink, bad.sink] }));
+    const sentTo = () =>
+      db.query('SELECT published_to, published_at FROM cronce.run WHERE id = $1', [first.id]);
+    expect(await sentTo()).toEqual([{ published_to: ['log', 'good'], published_at: null }]);
+    await db.query('UPDATE cronce.run SET publish_after = now()');
+    const mended = keepingSink('bad', takesAll);
+    await runOnce(publishing({ sinks: [good.sink, mended.sink] }));
+    const idsOf = ({ calls }: typeof good) => calls.flat().filter(({ id }) => id === first.id);
+    expect([idsOf(good).length, idsOf(bad).length, idsOf(mended).length]).toEqual([1, 1, 1]);
+    expect(await sentTo()).toMatchObject([
+      { published_to: ['log', 'good', 'bad'], published_at: expect.any(Date) as Date },
+    ]);
+  });
+
+  it('that neither answers nor heeds its signal holds nobody up: the run, the other sinks, the stamps', async () => {
+    const [good, mute] = [keepingSink('good', takesAll), keepingSink('mute', deaf)];
+    const startedAt = performance.now();
+    expect(await runOnce(publishing({ sinks: [mute.sink, good.sink], publishTimeoutMs: 300 }))).toMatchObject(
+      {
+        status: 'succeeded',
+      },
+    );
+    expect(performance.now() - startedAt).toBeLessThan(10_000);
+    expect(await db.query('SELECT published_to, published_at FROM cronce.run')).toEqual([
+      { published_to: ['log', 'good'], published_at: null },
+    ]);
+  });
+
+  it('of a backlog of eleven gets ten at most, one’s own among them, and with the next run the rest', async () => {
+    const s = stage(db);
+    for (let n = 0; n < 11; n++)
+      await s.run({ status: 'failed', final: true, publish_after: after(-60_000) });
+    const bus = keepingSink('bus', async (sent) => {
+      if (sent.length > 10) throw new Error('ten entries a call');
+      return takesAll(sent);
+    });
+    const own = await runOnce(publishing({ sinks: [bus.sink] }));
+    expect(bus.calls[0]).toHaveLength(10);
+    expect(bus.calls[0]?.[0]).toMatchObject({ id: own.id });
+    await runOnce(publishing({ sinks: [bus.sink] }));
+    expect(await unpublished()).toBe(0);
+    expect(new Set(bus.calls.flat().map(({ id }) => id)).size).toBe(bus.calls.flat().length);
+  });
+});
+
+it.each<[Status, string]>([
+  ['succeeded', 'info'],
+  ['failed', 'error'],
+  ['timed_out', 'error'],
+  ['lost', 'error'],
+  ['missed', 'error'],
+  ['cancelled', 'info'],
+  ['skipped', 'info'],
+])('the log line of one that is %s is of level %s', async (status, level) => {
+  const s = stage(db);
+  const logger = keepingLogger();
+  logOutcome(await s.askOf<RunRecord>(await s.run({ status }), 'record(r)'), logger);
+  expect(logger.lines).toMatchObject([{ level }]);
 });

@@ -2,11 +2,13 @@ import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
+import type { Sink } from '../src/publish.ts';
 import type { RunRecord } from '../src/run.ts';
 import { sweepJob, type Swept } from '../src/sweep.ts';
 import { deliveryOf, type RunRequest } from '../src/trigger.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { after, stage } from './support/rows.ts';
 
 const minute = 60_000;
 const hour = 60 * minute;
@@ -452,4 +454,83 @@ it('a step that fails keeps no other from its turn, and fails the sweep', async 
   expect(await slots('missed', 'broken'), 'to be delivered next time').toEqual([]);
   world.pass(minute);
   expect(await world.sweep()).toMatchObject({ missed: 2, caughtUp: 2 });
+});
+
+it('relays what waits in the outbox, in batches, until nothing does', async () => {
+  const world = new World('2026-11-29T12:00:10Z');
+  const s = stage(db);
+  for (let n = 0; n < 13; n++) await s.run({ status: 'failed', final: true, publish_after: after(-60_000) });
+  const sent: number[] = [];
+  const bus: Sink = {
+    name: 'bus',
+    send: async (records) => {
+      sent.push(records.length);
+      return Promise.resolve(new Set(records.map(({ id }) => id)));
+    },
+  };
+  expect(await world.sweep({ sinks: [bus] })).toMatchObject({ published: 13 });
+  expect(sent).toEqual([10, 3]);
+  expect(await db.query(`SELECT 1 FROM cronce.run WHERE job = $1 AND published_at IS NULL`, [s.job])).toEqual(
+    [],
+  );
+});
+
+describe('by its defaults and in the long run', () => {
+  it('leaves a start alone for as long as it may take to enter, and no longer', async () => {
+    const world = new World('2026-11-29T12:00:10Z');
+    const sweepByDefault = async () => {
+      const options = { registry: defineJobs([]), deliver: () => Promise.resolve(), sinks: [] };
+      const limits = { timeoutMs: 1_000, retentionMs: 30 * day, logger: world.logger };
+      const task = sweepJob({
+        ...options,
+        ...limits,
+        openSession: async () => Session.open(targetOf(db.url)),
+      });
+      const byHand = { slot: `manual:${++sweeps}`, byHand: true };
+      return coordinate(deliveryFor(task, new Date(), byHand), minute, coordinatorOn(db.url));
+    };
+    const s = stage(db);
+    await s.run({ claimed_at: after(0) });
+    expect(await sweepByDefault()).toMatchObject({ output: { settled: 0 } });
+    await db.query(`UPDATE cronce.run SET claimed_at = now() - interval '7.1 s' WHERE job = $1`, [s.job]);
+    expect(await sweepByDefault()).toMatchObject({ output: { settled: 1 } });
+  });
+
+  it('takes none of a healthy job’s slots for missed once their records are pruned', async () => {
+    const task = job();
+    const world = new World('2026-11-29T00:10:00Z', task);
+    let pruned = 0;
+    for (let n = 0; n < 16; n++) {
+      const swept = await world.sweep({ retentionMs: 8 * hour });
+      expect(swept).toMatchObject({ missed: 0, caughtUp: 0 });
+      pruned += swept.pruned;
+      world.pass(hour);
+      await world.deliver(task, new Date(world.now.getTime() - 10 * minute).toISOString());
+    }
+    expect(pruned).toBeGreaterThan(4);
+  });
+
+  it('does not catch up for a job that was paused after it had missed', async () => {
+    const task = job({ catchUp: 'all' });
+    const world = new World('2026-11-29T10:30:00Z', task);
+    await world.sweep();
+    world.pass(2 * hour);
+    await pause('hourly', world.now);
+    expect(await world.pass(10 * minute).sweep()).toMatchObject({ missed: 2, paused: 0, caughtUp: 0 });
+    expect(world.asked).toEqual([]);
+  });
+
+  it('takes a manual run neither for a delivery nor for the phase of a rate', async () => {
+    const task = job({ schedule: 'rate(1 hour)' });
+    const world = new World('2026-11-29T10:00:00Z', task);
+    await world.sweep();
+    await world.deliver(task, '2026-11-29T10:20:00Z');
+    const byHand = (at: string) =>
+      deliveryFor(task, at, { slot: `manual:${at}`, trigger: 'manual', byHand: true });
+    for (const at of ['2026-11-29T11:20:00Z', '2026-11-29T12:50:00Z'])
+      await coordinate(byHand(at), minute, world.coordinator);
+    world.now = new Date('2026-11-29T12:40:00Z');
+    await world.sweep();
+    expect(await slots('missed')).toEqual(['26-11-29 11:20', '26-11-29 12:20'].map((one) => one.slice(3)));
+  });
 });

@@ -15,5 +15,8 @@ BEGIN
     true, standing);
   UPDATE cronce.run r SET error = jsonb_build_object('name', 'NotClaimed', 'message', why)
     WHERE r.id = self AND r.status = 'skipped' RETURNING r.* INTO made;
+  IF NOT FOUND THEN -- someone settled it meanwhile (a cancel): its outcome stands, its work never began
+    UPDATE cronce.run r SET delay_until = NULL WHERE r.id = self RETURNING r.* INTO made;
+  END IF;
   RETURN cronce.record(made);
 END $$;
