@@ -5,7 +5,7 @@ import { freshDatabase, LeakError, type TestDatabase } from '../support/database
 import { scratchFolder } from '../support/scratch.ts';
 import { startServer } from '../support/server.ts';
 import { bundleWorker, Crew } from './crew.ts';
-import { directWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
+import { directWay, farWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
 import { LockWatch } from './watch.ts';
 
 export interface Ground {
@@ -21,10 +21,13 @@ export interface Ground {
 
 export async function openGround(
   options: Pick<Ground, 'random'> & Partial<Pick<Ground, 'progress'>>,
+  more: Readonly<Record<string, string>> = {},
 ): Promise<Ground> {
   const folder = await scratchFolder();
   // Commit times decide whether a fenced write came before its run's successor.
-  const settings = { max_connections: '400', track_commit_timestamp: 'on' };
+  const settings = { max_connections: '400', track_commit_timestamp: 'on', ...more };
+  // Each proxy, pooler and crew has a listener for the end of this process.
+  process.setMaxListeners(0);
   const server = await startServer({ dataDir: path.join(folder.path, 'server'), settings });
   const close = async () => {
     await server.kill();
@@ -74,6 +77,8 @@ async function openWay(ground: Ground, db: TestDatabase, name: Way['name']): Pro
       return pgbouncerWay(db.url, ground.folder);
     case 'neon':
       return neonWay(db.url);
+    case 'far':
+      return farWay(db.url);
   }
 }
 
