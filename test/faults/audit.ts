@@ -97,8 +97,9 @@ export async function audit(
 /** For how long a run's `check()` has passed beside the work of a later one, ms; where below 0, how long before it last did. */
 export function overlaps({ crew }: Pick<Field, 'crew'>, lock: string): { ms: number; text: string }[] {
   const begun = crew.begun.filter((event) => event.lock === lock);
-  return crew.vouched
-    .filter((vouched) => vouched.lock === lock && vouched.until > 0)
+  const last = new Map(crew.vouched.filter(({ until }) => until > 0).map((one) => [one.runId, one]));
+  return [...last.values()]
+    .filter((vouched) => vouched.lock === lock)
     .flatMap(({ runId, fence, until }) => {
       const next = begun.filter((event) => BigInt(event.fence) > BigInt(fence)).map(({ at }) => at);
       const ms = until - Math.min(...next);

@@ -112,6 +112,8 @@ export class Worker {
   /** Once it can take orders. */
   readonly ready: Promise<void>;
   #nowReady: () => void = () => undefined;
+  /** For how long its event loop once stood still, as far as it has said. */
+  longestLagMs = 0;
   #orders = 0;
 
   constructor(bundle: string, outsideUrl: string, onEvent: (event: WorkerEvent) => void) {
@@ -167,6 +169,7 @@ export class Worker {
 
   #hear(event: WorkerEvent): void {
     if (event.kind === 'ready') this.#nowReady();
+    if (event.kind === 'stopped') this.longestLagMs = Math.max(this.longestLagMs, event.lagMs);
     this.#onEvent(event);
     this.#deliveries.get(event.order)?.hear(event);
   }
@@ -201,7 +204,10 @@ export class Crew {
   /** One that is ready, so that its start does not count as part of what is measured. */
   async hire(): Promise<Worker> {
     const free = this.#idle.pop();
-    if (free) return free;
+    if (free) {
+      free.longestLagMs = 0;
+      return free;
+    }
     const worker = new Worker(this.#bundle, this.#outsideUrl, (event) => this.#hear(event));
     this.#all.add(worker);
     await within(patienceMs, 'worker', worker.ready);

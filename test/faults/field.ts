@@ -5,6 +5,7 @@ import { freshDatabase, LeakError, type TestDatabase } from '../support/database
 import { scratchFolder } from '../support/scratch.ts';
 import { startServer } from '../support/server.ts';
 import { bundleWorker, Crew } from './crew.ts';
+import { Gate } from './gate.ts';
 import { directWay, farWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
 import { LockWatch } from './watch.ts';
 
@@ -13,11 +14,16 @@ export interface Ground {
   readonly folder: string;
   /** The worker, ready to run. */
   readonly bundle: string;
+  /** For trials: each has some three processes. */
+  readonly gate: Gate;
   /** In [0, 1), as the seed has it. */
   readonly random: () => number;
   readonly progress: (row: string, done: number, of: number) => void;
   close(): Promise<void>;
 }
+
+/** Over all rows. */
+const trialsAtOnce = 7;
 
 export async function openGround(
   options: Pick<Ground, 'random'> & Partial<Pick<Ground, 'progress'>>,
@@ -35,7 +41,8 @@ export async function openGround(
   };
   try {
     const bundle = await bundleWorker(folder.path);
-    return { progress: () => undefined, ...options, server, folder: folder.path, bundle, close };
+    const gate = new Gate(trialsAtOnce);
+    return { progress: () => undefined, ...options, gate, server, folder: folder.path, bundle, close };
   } catch (error) {
     await close();
     throw error;

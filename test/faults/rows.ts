@@ -102,7 +102,9 @@ export async function demandSuccessOrDuplicate(trial: Trial, ended: Ended): Prom
     ended.kind === 'told' &&
     ended.run.skipReason === 'duplicate' &&
     (await trial.statusOf(ended.run.blockedBy ?? ''));
-  if (first !== 'succeeded') trial.violate(`the next delivery did not run: ${described(ended)}`);
+  if (first === 'succeeded') return;
+  trial.giveUpIfStarved(ended);
+  trial.violate(`the next delivery did not run: ${described(ended)}`);
 }
 
 // ── SIGSTOP of the holder ─────────────────────────────────────────────────────────────────────────────────────
@@ -158,6 +160,7 @@ export async function demandLost(trial: Trial, { delivery }: Victim, runId: stri
 }
 
 export function demandSuccess(trial: Trial, ended: Ended): void {
+  trial.giveUpIfStarved(ended);
   if (ended.kind !== 'told' || ended.run.status !== 'succeeded')
     trial.violate(`the next delivery did not succeed: ${described(ended)}`);
 }
@@ -201,6 +204,7 @@ export async function demandStoppedBeforeFree(
   { delivery }: Victim,
   closing: 'heard' | 'unheard',
   withinMs: number,
+  ofLeaseMs = leaseMs,
 ): Promise<void> {
   const [stopped, { heldAt, freeAt }] = await Promise.all([delivery.first('stopped'), trial.free(withinMs)]);
   if (stopped.reason !== 'lock_lost') trial.violate(`the work was stopped for ${stopped.reason}`);
@@ -208,7 +212,7 @@ export async function demandStoppedBeforeFree(
   if (inTime && closing === 'unheard') trial.time('lead', freeAt - stopped.at);
   if (inTime) return;
   // A process that the machine did not let run is the row `block`.
-  if (stopped.lagMs > leaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
+  if (stopped.lagMs > ofLeaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
   trial.violate(`the signal came ${Math.round(stopped.at - freeAt)} ms after the lock was free`);
 }
 

@@ -68,7 +68,7 @@ const inThere: Row = (ground, trials) =>
     await delay(trial.between(0, 1_500));
     await victim.road.vanish?.();
     const cutAt = Date.now();
-    await demandStoppedBeforeFree(trial, victim, 'unheard', leaseMs + 4 * slackMs);
+    await demandStoppedBeforeFree(trial, victim, 'unheard', leaseMs + 4 * slackMs, leaseMs);
     trial.time('release', Date.now() - cutAt);
     const next = await trial.next(trial.newSlot(), brief, slackMs);
     await trial.recovered(next, cutAt);

@@ -6,6 +6,7 @@ import { randomFrom } from '../support/random.ts';
 import { audit, overlaps } from './audit.ts';
 import { within, type Delivery, type Ended, type EventOf, type Worker } from './crew.ts';
 import { openField, type Field, type Ground } from './field.ts';
+import { Lag } from './lag.ts';
 import type { Order, Step } from './orders.ts';
 import type { Road, Way } from './ways.ts';
 import type { Freed } from './watch.ts';
@@ -72,7 +73,8 @@ async function playAll(
   const played: Trial[] = [];
   const playLane = async (lane: number) => {
     for (let next = waiting.shift(); next; next = waiting.shift()) {
-      const trial = await play(new Trial(field, plan, { ...next, lane }), body);
+      const own = { ...next, lane };
+      const trial = await field.ground.gate.through(() => play(new Trial(field, plan, own), body));
       played.push(trial);
       if (trial.undone !== undefined && next.again < 2)
         waiting.push({ ...next, seed: seed(), again: next.again + 1 });
@@ -137,6 +139,7 @@ export class Trial {
   readonly #lane: number;
   readonly #roads: Road[] = [];
   readonly #workers: Worker[] = [];
+  readonly #lag = new Lag();
   #clear: { readonly road: Road; readonly worker: Worker } | undefined;
   #slots = 0;
 
@@ -236,6 +239,8 @@ export class Trial {
     const heard = await delivery.first('begun', 'told', 'threw');
     if (heard.kind === 'begun') return heard;
     if (heard.kind === 'threw' && heard.error.name === 'CannotConnect') this.giveUp(heard.error.message);
+    const stopped = delivery.events.find(({ kind }) => kind === 'stopped');
+    this.giveUpIfStarved(heard, stopped?.kind === 'stopped' ? stopped.lagMs : 0);
     throw new Error(`no work began: ${described(heard)}`);
   }
 
@@ -295,7 +300,15 @@ export class Trial {
     throw new Undone(why);
   }
 
+  /** A run that nobody broke, and that heard nothing of the server since its process, or ours, which has the proxies, did not run. */
+  giveUpIfStarved(ended: Ended, itsLagMs = this.#clear?.worker.longestLagMs ?? 0): void {
+    const silence = ended.kind === 'told' && ended.run.error?.message.startsWith('nothing was heard');
+    const lagMs = Math.max(this.#lag.longestMs, itsLagMs);
+    if (silence && lagMs > leaseMs / 8) this.giveUp(`a run that nobody broke was starved for ${lagMs} ms`);
+  }
+
   async close(): Promise<void> {
+    this.#lag.end();
     await Promise.all(this.#workers.map((worker) => this.field.crew.release(worker)));
     await Promise.all(this.#roads.map((road) => road.close()));
   }

@@ -11,6 +11,7 @@ import type { Logger, RunRecord } from '../../src/run.ts';
 import { slotName } from '../../src/trigger.ts';
 import { hostileFrom } from '../support/hostile.ts';
 import { randomFrom } from '../support/random.ts';
+import { Lag } from './lag.ts';
 import type { Order, Step, ThrownError, Told, Vouched } from './orders.ts';
 
 /** More than any work here takes; only `timeoutMs` of an order ends work. */
@@ -79,28 +80,6 @@ function jobOf(order: Order, lag: Lag): Job {
     ...(order.replaceMs === undefined ? {} : { overlap: 'replace', waitMs: order.replaceMs }),
     work: async (context) => new Work(order, context, lag).perform(),
   });
-}
-
-/** How long the event loop has been kept from turning, at the most. */
-class Lag {
-  #lastTurn = performance.now();
-  #longestMs = 0;
-  readonly #timer = setInterval(() => this.#turn(), 10);
-
-  get longestMs(): number {
-    this.#turn();
-    return Math.round(this.#longestMs);
-  }
-
-  end(): void {
-    clearInterval(this.#timer);
-  }
-
-  #turn(): void {
-    const now = performance.now();
-    this.#longestMs = Math.max(this.#longestMs, now - this.#lastTurn);
-    this.#lastTurn = now;
-  }
 }
 
 class Work {
