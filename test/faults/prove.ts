@@ -16,8 +16,6 @@ interface Break {
   readonly red: readonly [file: string, name: string];
 }
 
-const sql = 'infra/migrations/0001_coordinator.sql';
-
 const breaks: readonly Break[] = [
   {
     promise: 'no heartbeat',
@@ -34,12 +32,7 @@ const breaks: readonly Break[] = [
   {
     promise: 'no lease on the server',
     file: 'src/lock.ts',
-    edits: [
-      [
-        "set_config('idle_in_transaction_session_timeout', '${leaseMs}', true)",
-        "set_config('idle_in_transaction_session_timeout', '0', true)",
-      ],
-    ],
+    edits: [['lockMs: enterWaitMs, idleMs: leaseMs }', 'lockMs: enterWaitMs, idleMs: 0 }']],
     red: ['coordinate', 'runs a slot once'],
   },
   {
@@ -56,82 +49,72 @@ const breaks: readonly Break[] = [
   {
     promise: 'no second session to vouch for a long statement',
     file: 'src/lock.ts',
-    edits: [['if (seen.atWork) this.#watched', 'if (!seen.atWork) this.#watched']],
+    edits: [['if (seen?.atWork) this.#watched', 'if (!seen?.atWork) this.#watched']],
     red: ['lease', 'is vouched for by a second session'],
   },
   {
     promise: 'the fence is not checked',
-    file: sql,
-    edits: [['AND l.fence = demand_fence.fence FOR SHARE;', 'FOR SHARE;']],
+    file: 'infra/sql/stands.sql',
+    edits: [["r.status = 'running' AND l.fence = r.fence AND l.run_id = r.id", 'true']],
     red: ['lease', 'lost its lock without knowing'],
   },
   {
-    promise: 'a fenced transaction does not hold its fence',
-    file: sql,
-    edits: [['AND l.fence = demand_fence.fence FOR SHARE;', 'AND l.fence = demand_fence.fence;']],
-    red: ['lease', 'keeps a successor out'],
+    promise: 'nobody waits for the fenced transactions of a run that is ended',
+    file: 'infra/sql/drain.sql',
+    edits: [['    IF pg_try_advisory_xact_lock(own) THEN', '    IF true THEN']],
+    red: ['lease', 'ends with its run, and commits nothing then'],
   },
   {
     promise: 'the unique index is dropped',
-    file: sql,
+    file: 'infra/migrations/0003_lock_delay.sql',
     edits: [['CREATE UNIQUE INDEX run_one_success_per_slot', 'CREATE INDEX run_one_success_per_slot']],
     red: ['overlap', 'the unique index has the last word'],
   },
   {
-    promise: 'a slot is looked up before the lock is had',
-    file: sql,
-    edits: [
-      [
-        '  key := CASE WHEN wait_ms > 0 THEN',
-        '  SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(want, policy, by_hand, at, self) d;\n' +
-          '  key := CASE WHEN wait_ms > 0 THEN',
-      ],
-      [
-        '    SELECT d.reason, d.blocker INTO reason, blocker\n      FROM cronce.refusal(want, policy, by_hand, at, self) d;\n',
-        '',
-      ],
-    ],
-    red: ['overlap', 'a duplicate that has waited is still a duplicate'],
-  },
-  {
     promise: 'fenced work is not asked for the SQL errors that it swallowed',
     file: 'src/work.ts',
-    edits: [
-      ['await settled(tx, body).finally', 'await body(tx).finally'],
-      ["if (answers.at(-1)?.command !== 'COMMIT')", 'if (answers.at(-1)?.command === undefined)'],
-    ],
+    edits: [['const value = await settled(tx, body);', 'const value = await body(tx);']],
     red: ['lease', 'what an SQL error had spoilt'],
   },
   {
     promise: 'a lost acknowledgement is taken for a lost run',
-    file: sql,
+    file: 'infra/sql/settle.sql',
     edits: [
       [
-        "WHERE r.id = self AND r.status = 'running'\n    RETURNING r.* INTO made;\n  IF NOT FOUND THEN\n    SELECT * INTO made",
-        'WHERE r.id = self\n    RETURNING r.* INTO made;\n  IF NOT FOUND THEN\n    SELECT * INTO made',
+        "    WHERE r.id = self AND r.status = 'running'\n    RETURNING",
+        '    WHERE r.id = self\n    RETURNING',
       ],
     ],
     red: ['coordinate', 'acknowledgement of COMMIT is lost'],
   },
   {
     promise: 'the sweep does not ask pg_locks',
-    file: sql,
+    file: 'infra/sql/orphans.sql',
     edits: [
-      ['FROM unnest(stale) r WHERE NOT cronce.holds(r.backend_pid, r.lock_key);', 'FROM unnest(stale) r;'],
+      [
+        'WHERE NOT EXISTS (SELECT FROM cronce.held_keys() h WHERE h.pid = r.backend_pid AND h.key = r.lock_key);',
+        'WHERE true;',
+      ],
     ],
     red: ['interleavings', 'a sweep and a cancel'],
   },
   {
     promise: 'a claim overtakes another that is starting',
-    file: sql,
-    edits: [['AND cronce.is_backend(r.backend_pid));', 'AND false);']],
+    file: 'infra/sql/is_starting.sql',
+    edits: [['AND cronce.is_backend(r.backend_pid))', 'AND false)']],
     red: ['interleavings', 'in all 252 orders'],
   },
   {
-    promise: 'a restart is not waited out',
+    promise: 'the lock delay is not waited for',
     file: 'src/work.ts',
-    edits: [['if (restMs > 0 && !signal.aborted)', 'if (restMs < 0)']],
-    red: ['lease', 'wait out the lease'],
+    edits: [['if (options.restMs > 0) await', 'if (options.restMs < 0) await']],
+    red: ['faults', 'force'],
+  },
+  {
+    promise: "the server's TCP limits are shorter than the lease",
+    file: 'infra/sql/keep_session.sql',
+    edits: [['greatest(1, ceil(lease_ms / 1000.0));', '1;']],
+    red: ['faults', 'tcp'],
   },
   {
     promise: 'an SQL error may be swallowed',
