@@ -5,6 +5,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { freePort, startStandby, type LocalPostgres } from '../../infra/local/postgres.ts';
+import { startServer } from '../support/server.ts';
 import type { Ended } from './crew.ts';
 import type { Ground } from './field.ts';
 import type { Step } from './orders.ts';
@@ -123,8 +124,15 @@ async function openEndpoint(firstPort: number): Promise<Endpoint> {
 }
 
 export const promotion: Row = async (ground, trials) => {
+  // Not of the server of all: other rows make and drop databases there, and a copy would have them all.
+  const { settings } = ground.server;
+  const base = await startServer({ dataDir: path.join(ground.folder, 'base'), settings });
   const results: RowResult[] = [];
-  for (let n = 0; n < trials; n++) results.push(await promoteOnce(ground, n));
+  try {
+    for (let n = 0; n < trials; n++) results.push(await promoteOnce({ ...ground, server: base }, n));
+  } finally {
+    await base.kill();
+  }
   return {
     row: 'promotion',
     trials: results.reduce((sum, one) => sum + one.trials, 0),
@@ -143,7 +151,7 @@ function mergedTimes(results: readonly RowResult[]): Record<string, number[]> {
 
 let copies = 0;
 
-/** On servers of its own: a promoted copy of the ground's, and a standby of that. */
+/** On servers of its own: a promoted copy of an empty one, and a standby of that. */
 async function promoteOnce(ground: Ground, n: number): Promise<RowResult> {
   const place = () => ({ dataDir: path.join(ground.folder, `copy-${++copies}`) });
   const primary = await startStandby(ground.server, place());

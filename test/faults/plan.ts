@@ -38,7 +38,7 @@ export const plan: readonly PlannedRow[] = [
   // The longest first, where they go side by side.
   { name: 'pgbouncer', disturbs: false, play: viaPgbouncer(pooled) },
   { name: 'neon', disturbs: false, play: playNeon },
-  beside('kill', rows.kill, { full: 100, short: 9 }),
+  beside('kill', rows.kill, { full: 100, short: 8 }),
   beside('freeze', rows.freeze, { full: 50, short: 3 }),
   beside('partition', rows.partition, { full: 50, short: 4 }),
   beside('block', rows.block, { full: 20, short: 2 }),
@@ -70,11 +70,11 @@ function pooled(): readonly Share[] {
     [rows.freeze, { full: 12, short: 2 }],
     [rows.partition, { full: 12, short: 2 }],
     [rows.block, { full: 8, short: 1 }],
-    [rows.endSession, { full: 16, short: 3 }],
+    [rows.endSession, { full: 16, short: 2 }],
     [rows.fence, { full: 10, short: 1 }],
     [rows.lostAcknowledgement, { full: 15, short: 2 }],
-    [force, { full: 24, short: 4 }],
-    [stranger, { full: 48, short: 3 }],
+    [force, { full: 24, short: 2 }],
+    [stranger, { full: 48, short: 2 }],
   ];
 }
 
@@ -96,7 +96,7 @@ async function playNeon(ground: Ground, form: Form): Promise<readonly RowResult[
       [rows.partition, { full: 10, short: 1 }],
       [rows.endSession, { full: 8, short: 2 }],
       [force, { full: 16, short: 2 }],
-      [stranger, { full: 48, short: 4 }],
+      [stranger, { full: 48, short: 2 }],
       [rows.lostAcknowledgement, { full: 10, short: 2 }],
     ],
     form,
