@@ -6,6 +6,8 @@ export default defineConfig({
     globalSetup: ['test/support/global-setup.ts'],
     // Threads would share a process, and faults here end, freeze and block processes.
     pool: 'forks',
+    // Rows of the fault campaign, which mostly wait; more of them would starve each other's processes.
+    maxConcurrency: 3,
     testTimeout: 30_000,
     hookTimeout: 60_000,
   },

@@ -595,7 +595,7 @@ describe('claim', () => {
   it('never overwrites what a run has become', async () => {
     const s = stage(db);
     const id = await s.run({ status: 'cancelled', final: true });
-    const call = 'record(cronce.claimed($1, now(), $2, NULL, NULL, false, 0, true))';
+    const call = 'record(cronce.start_run($1, now(), $2, 0, NULL, 1, true))';
     expect(await s.ask(call, s.claim({ run: { id } }), s.key)).toMatchObject({ id, status: 'cancelled' });
     expect(await s.row(id)).toMatchObject({ status: 'cancelled', fence: '1' });
   });
@@ -720,7 +720,8 @@ describe('next_fence', () => {
     const s = stage(db);
     if (last !== null) await s.lock({ fence: last, run_id: randomUUID(), of_slot: false });
     const self = randomUUID();
-    const given = await s.ask('next_fence($1, $2, true, $3, $4)', s.key, s.job, self, timeline);
+    const leastFence = (timeline - 1) * range + 1;
+    const given = await s.ask('next_fence($1, $2, true, $3, $4)', s.key, s.job, self, leastFence);
     expect(given).toBe(String(next));
     expect(
       await db.query('SELECT fence, run_id, of_slot, name FROM cronce.lock WHERE key = $1', [s.key]),

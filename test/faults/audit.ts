@@ -9,7 +9,7 @@ export interface Findings {
 
 interface Rule {
   readonly says: string;
-  /** Answers a row `what` for each violation. $1 is the lock. */
+  /** Answers a row `what` for each violation. $1 is the lock; $2 the runs with a log line, $3 those whose work began. */
   readonly sql: string;
 }
 
@@ -43,6 +43,21 @@ const rules: readonly Rule[] = [
           HAVING count(w.*) <> CASE WHEN r.status = 'succeeded' THEN (r.output ->> 'rows')::int ELSE 0 END`,
   },
   {
+    says: 'a run was stamped as told, and told by nobody',
+    sql: `SELECT id || ' ' || status AS what FROM cronce.run
+          WHERE lock_name = $1 AND published_at IS NOT NULL AND NOT id::text = ANY ($2)`,
+  },
+  {
+    says: 'a run that began is not on record',
+    sql: `SELECT b.id AS what FROM unnest($3::text[]) b (id)
+          WHERE NOT EXISTS (SELECT FROM cronce.run r WHERE r.id = b.id::uuid AND r.lock_name = $1)`,
+  },
+  {
+    says: 'a fenced transaction committed after its run had ended',
+    sql: `SELECT f.run_id || ' ' || c.became AS what FROM faults.fenced f JOIN faults.change c ON c.run_id = f.run_id
+          WHERE f.lock = $1 AND pg_xact_commit_timestamp(f.xmin) > pg_xact_commit_timestamp(c.xmin)`,
+  },
+  {
     says: 'a fenced transaction committed after a successor had started',
     sql: `SELECT f.run_id || ' with fence ' || f.fence || ' after ' || r.fence AS what
           FROM faults.fenced f JOIN cronce.run r ON r.lock_name = f.lock AND r.fence > f.fence
@@ -50,21 +65,50 @@ const rules: readonly Rule[] = [
   },
 ];
 
-/** @param effects whether an effect behind `check()` may not be later than the start of a successor's work */
-export async function audit(field: Field, lock: string, { effects = false } = {}): Promise<Findings> {
+/** What is asked of it: where the rows are, and what the workers have said. */
+export type Witnesses = Pick<Field, 'crew'> & { readonly db: Pick<Field['db'], 'query'> };
+
+/** @param forgotten runs that a lossy failover forgot: nothing is asked of their records */
+export async function audit(
+  field: Witnesses,
+  lock: string,
+  forgotten: readonly string[] = [],
+): Promise<Findings> {
   const violations: string[] = [];
+  const { crew, db } = field;
+  const logged = crew.logged.map(({ runId }) => runId);
+  const begun = crew.begun.filter((event) => event.lock === lock && !forgotten.includes(event.runId));
+  const known = [lock, logged, begun.map(({ runId }) => runId)];
   for (const { says, sql } of rules) {
-    const found = await field.db.query(sql, [lock]);
+    const found = await db.query(`WITH given AS (SELECT $2::text[], $3::text[]) ${sql}`, known);
     const others = found.length > 1 ? ` (and ${found.length - 1} more)` : '';
     if (found[0]) violations.push(`${says}: ${String(found[0]['what'])}${others}`);
   }
   violations.push(...(await toldOtherwise(field, lock)));
-  const late = effects ? await lateEffects(field, lock) : { violations: [], tooLate: [] };
+  violations.push(
+    ...overlaps(field, lock)
+      .filter(({ ms }) => ms > 0)
+      .map(({ text }) => text),
+  );
+  const late = await lateEffects(field, lock);
   return { violations: [...violations, ...late.violations], tooLate: late.tooLate };
 }
 
+/** For how long a run's `check()` has passed beside the work of a later one, ms; where below 0, how long before it last did. */
+export function overlaps({ crew }: Pick<Field, 'crew'>, lock: string): { ms: number; text: string }[] {
+  const begun = crew.begun.filter((event) => event.lock === lock);
+  const last = new Map(crew.vouched.filter(({ until }) => until > 0).map((one) => [one.runId, one]));
+  return [...last.values()]
+    .filter((vouched) => vouched.lock === lock)
+    .flatMap(({ runId, fence, until }) => {
+      const next = begun.filter((event) => BigInt(event.fence) > BigInt(fence)).map(({ at }) => at);
+      const ms = until - Math.min(...next);
+      return next.length === 0 ? [] : [{ ms, text: `two vouched for ${ms} ms: ${runId} and its successor` }];
+    });
+}
+
 /** What a path answered must be what the database says. */
-async function toldOtherwise({ crew, db }: Field, lock: string): Promise<string[]> {
+async function toldOtherwise({ crew, db }: Witnesses, lock: string): Promise<string[]> {
   const rows = await db.query('SELECT id, status FROM cronce.run WHERE lock_name = $1', [lock]);
   const stored = new Map(rows.map(({ id, status }) => [id, status]));
   return crew.told
@@ -72,7 +116,7 @@ async function toldOtherwise({ crew, db }: Field, lock: string): Promise<string[
     .map(({ id, status }) => `${id} was told as ${status} and is stored as ${String(stored.get(id))}`);
 }
 
-async function lateEffects({ crew, db }: Field, lock: string): Promise<Findings> {
+async function lateEffects({ crew, db }: Witnesses, lock: string): Promise<Findings> {
   const rows = (await db.query(
     `SELECT run_id AS "runId", fence::int AS fence, (extract(epoch FROM vouched_at) * 1000)::float8 AS "vouchedAt",
             (extract(epoch FROM at) * 1000)::float8 AS at

@@ -3,6 +3,7 @@
  *
  *     npm run faults                   the whole table, some fifteen minutes
  *     npm run faults -- --short        what `npm test` runs of it
+ *     npm run faults -- --trials N     so many of each row at the most
  *     npm run faults -- --row NAME     one row; may be repeated
  *     npm run faults -- --seed N       the same choices again
  *     npm run faults -- --prove        breaks the code on purpose, and shows that a test notices
@@ -37,7 +38,15 @@ function requestOf(args: readonly string[]): Request {
   const seed = values.seed ?? String(Date.now() % 1_000_000);
   if (!/^\d{1,9}$/.test(seed))
     throw new BadArguments(`--seed is ${JSON.stringify(seed)}; allowed: a whole number of up to nine digits`);
-  return { form: values.short ? 'short' : 'full', rows, seed: Number(seed), prove: values.prove ?? false };
+  return { form: formOf(values), rows, seed: Number(seed), prove: values.prove ?? false };
+}
+
+function formOf({ short, trials }: { short?: boolean; trials?: string }): Form {
+  if (trials === undefined) return short ? 'short' : 'full';
+  if (/^[1-9]\d{0,3}$/.test(trials) && !short) return Number(trials);
+  throw new BadArguments(
+    `--trials is ${JSON.stringify(trials)}; allowed: a number from 1 to 9999, without --short`,
+  );
 }
 
 function parsed(args: readonly string[]) {
@@ -47,6 +56,7 @@ function parsed(args: readonly string[]) {
       options: {
         short: { type: 'boolean' },
         row: { type: 'string', multiple: true },
+        trials: { type: 'string' },
         seed: { type: 'string' },
         prove: { type: 'boolean' },
       },
@@ -57,7 +67,7 @@ function parsed(args: readonly string[]) {
 }
 
 async function runCampaign({ form, rows, seed }: Request): Promise<boolean> {
-  console.log(`faults: ${form} form, seed ${seed}`);
+  console.log(`faults: ${typeof form === 'number' ? `${form} trials` : form} a row, seed ${seed}`);
   const began = performance.now();
   const ground = await openGround({ random: randomFrom(seed), progress });
   const stop = () => void ground.close().finally(() => process.exit(130));

@@ -5,7 +5,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import type { RunRecord } from '../../src/run.ts';
-import type { Order, WorkerEvent } from './orders.ts';
+import type { Order, Vouched, WorkerEvent } from './orders.ts';
 
 /** Longer than anything here takes; what is not there by then will not come. */
 const patienceMs = 30_000;
@@ -30,7 +30,7 @@ export async function bundleWorker(folder: string): Promise<string> {
 }
 
 type Kind = WorkerEvent['kind'];
-type EventOf<K extends Kind> = Extract<WorkerEvent, { kind: K }>;
+export type EventOf<K extends Kind> = Extract<WorkerEvent, { kind: K }>;
 export type Ended = EventOf<'told'> | EventOf<'threw'> | { readonly kind: 'died' };
 
 interface Waiter {
@@ -101,6 +101,9 @@ export class Delivery {
   }
 }
 
+/** As what a path may throw: it could not reach the server, or no longer. Whatever else it meets has a record. */
+const permitted = new Set(['CannotConnect', 'ConnectionLost', 'NoAnswer', 'OutcomeUnknown']);
+
 export class Worker {
   readonly #process: ChildProcess;
   readonly #deliveries = new Map<number, Delivery>();
@@ -109,6 +112,8 @@ export class Worker {
   /** Once it can take orders. */
   readonly ready: Promise<void>;
   #nowReady: () => void = () => undefined;
+  /** For how long its event loop once stood still, as far as it has said. */
+  longestLagMs = 0;
   #orders = 0;
 
   constructor(bundle: string, outsideUrl: string, onEvent: (event: WorkerEvent) => void) {
@@ -164,6 +169,7 @@ export class Worker {
 
   #hear(event: WorkerEvent): void {
     if (event.kind === 'ready') this.#nowReady();
+    if (event.kind === 'stopped') this.longestLagMs = Math.max(this.longestLagMs, event.lagMs);
     this.#onEvent(event);
     this.#deliveries.get(event.order)?.hear(event);
   }
@@ -179,8 +185,12 @@ export class Crew {
   readonly strays: string[] = [];
   /** Each start of work, of any worker. */
   readonly begun: EventOf<'begun'>[] = [];
+  /** Of each run until when its `check()` has passed, as far as its process could still say. */
+  readonly vouched: Vouched[] = [];
   /** Each record that a path answered. */
   readonly told: RunRecord[] = [];
+  /** Each outcome whose log line was written. */
+  readonly logged: EventOf<'logged'>[] = [];
   readonly #onExit = () => {
     for (const worker of this.#all) void worker.kill();
   };
@@ -194,7 +204,10 @@ export class Crew {
   /** One that is ready, so that its start does not count as part of what is measured. */
   async hire(): Promise<Worker> {
     const free = this.#idle.pop();
-    if (free) return free;
+    if (free) {
+      free.longestLagMs = 0;
+      return free;
+    }
     const worker = new Worker(this.#bundle, this.#outsideUrl, (event) => this.#hear(event));
     this.#all.add(worker);
     await within(patienceMs, 'worker', worker.ready);
@@ -218,7 +231,11 @@ export class Crew {
 
   #hear(event: WorkerEvent): void {
     if (event.kind === 'begun') this.begun.push(event);
+    if (event.kind === 'stopped' || event.kind === 'left') this.vouched.push(event.vouched);
     if (event.kind === 'told') this.told.push(event.run);
+    if (event.kind === 'logged') this.logged.push(event);
+    if (event.kind === 'threw' && !permitted.has(event.error.name))
+      this.strays.push(`a delivery left no record: ${event.error.name}: ${event.error.message}`);
     if (event.kind === 'stray') this.strays.push(`nobody caught ${event.error.name}: ${event.error.message}`);
   }
 }

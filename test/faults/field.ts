@@ -5,7 +5,8 @@ import { freshDatabase, LeakError, type TestDatabase } from '../support/database
 import { scratchFolder } from '../support/scratch.ts';
 import { startServer } from '../support/server.ts';
 import { bundleWorker, Crew } from './crew.ts';
-import { directWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
+import { Gate } from './gate.ts';
+import { directWay, farWay, neonWay, pgbouncerWay, type Way } from './ways.ts';
 import { LockWatch } from './watch.ts';
 
 export interface Ground {
@@ -13,18 +14,26 @@ export interface Ground {
   readonly folder: string;
   /** The worker, ready to run. */
   readonly bundle: string;
+  /** For trials: each has some three processes. */
+  readonly gate: Gate;
   /** In [0, 1), as the seed has it. */
   readonly random: () => number;
   readonly progress: (row: string, done: number, of: number) => void;
   close(): Promise<void>;
 }
 
+/** Over all rows. */
+const trialsAtOnce = 7;
+
 export async function openGround(
   options: Pick<Ground, 'random'> & Partial<Pick<Ground, 'progress'>>,
+  more: Readonly<Record<string, string>> = {},
 ): Promise<Ground> {
   const folder = await scratchFolder();
   // Commit times decide whether a fenced write came before its run's successor.
-  const settings = { max_connections: '400', track_commit_timestamp: 'on' };
+  const settings = { max_connections: '400', track_commit_timestamp: 'on', ...more };
+  // Each proxy, pooler and crew has a listener for the end of this process.
+  process.setMaxListeners(0);
   const server = await startServer({ dataDir: path.join(folder.path, 'server'), settings });
   const close = async () => {
     await server.kill();
@@ -32,7 +41,8 @@ export async function openGround(
   };
   try {
     const bundle = await bundleWorker(folder.path);
-    return { progress: () => undefined, ...options, server, folder: folder.path, bundle, close };
+    const gate = new Gate(trialsAtOnce);
+    return { progress: () => undefined, ...options, gate, server, folder: folder.path, bundle, close };
   } catch (error) {
     await close();
     throw error;
@@ -74,6 +84,8 @@ async function openWay(ground: Ground, db: TestDatabase, name: Way['name']): Pro
       return pgbouncerWay(db.url, ground.folder);
     case 'neon':
       return neonWay(db.url);
+    case 'far':
+      return farWay(db.url);
   }
 }
 

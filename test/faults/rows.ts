@@ -3,8 +3,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { StopReason, Status } from '../../src/run.ts';
 import type { Ended } from './crew.ts';
 import type { Ground } from './field.ts';
-import type { Step } from './orders.ts';
+import type { Step, WorkerEvent } from './orders.ts';
 import {
+  described,
   leaseMs,
   playRow,
   slackMs,
@@ -18,11 +19,11 @@ import type { Way } from './ways.ts';
 /** One row: so many trials on this ground, by this way to the server. */
 export type Row = (ground: Ground, trials: number, way?: Way['name']) => Promise<RowResult>;
 
-const count: Step = { do: 'count', pauseMs: 5 };
-const brief: readonly Step[] = [count, { do: 'write', rounds: 3, everyMs: 1 }];
+export const count: Step = { do: 'count', pauseMs: 5 };
+export const brief: readonly Step[] = [count, { do: 'write', rounds: 3, everyMs: 1 }];
 const rounds = (n: number, everyMs = 30): Step => ({ do: 'everything', rounds: n, everyMs });
 
-function named(row: string, way: Way['name'] = 'direct'): { row: string; way: Way['name'] } {
+export function named(row: string, way: Way['name'] = 'direct'): { row: string; way: Way['name'] } {
   return { row: way === 'direct' ? row : `${way}: ${row}`, way };
 }
 
@@ -77,10 +78,11 @@ export const kill: Row = (ground, trials, way) =>
     const killedAt = await victim.worker.kill();
     // What it had sent is still on its way, as it would be in a network.
     victim.road.proxy.resume();
-    trial.time('release', (await trial.free(freeAfterKillMs)).freeAt - killedAt);
+    const { freeAt } = await trial.free(freeAfterKillMs);
+    trial.time('release', freeAt - killedAt);
     const next = await trial.next(victim.slot, brief, freeAfterKillMs);
     const heard = await next.first('begun', 'told', 'threw');
-    if (heard.kind === 'begun') trial.time('recovery', heard.at - killedAt);
+    if (heard.kind === 'begun') await trial.recovered(next, killedAt, freeAt);
     await demandSuccessOrDuplicate(trial, await next.ended());
     await trial.settle();
     await demandKilledRunEnded(trial, victim);
@@ -94,19 +96,15 @@ async function demandKilledRunEnded(trial: Trial, { delivery, slot }: Victim): P
 }
 
 /** Whether the next delivery of a slot ran, or the first had succeeded after all. */
-async function demandSuccessOrDuplicate(trial: Trial, ended: Ended): Promise<void> {
+export async function demandSuccessOrDuplicate(trial: Trial, ended: Ended): Promise<void> {
   if (ended.kind === 'told' && ended.run.status === 'succeeded') return;
   const first =
     ended.kind === 'told' &&
     ended.run.skipReason === 'duplicate' &&
     (await trial.statusOf(ended.run.blockedBy ?? ''));
-  if (first !== 'succeeded') trial.violate(`the next delivery did not run: ${described(ended)}`);
-}
-
-function described(ended: Ended): string {
-  if (ended.kind === 'told')
-    return `${ended.run.status} ${ended.run.skipReason ?? ended.run.error?.message ?? ''}`;
-  return ended.kind === 'threw' ? `${ended.error.name}: ${ended.error.message}` : 'its worker died';
+  if (first === 'succeeded') return;
+  trial.giveUpIfStarved(ended);
+  trial.violate(`the next delivery did not run: ${described(ended)}`);
 }
 
 // ── SIGSTOP of the holder ─────────────────────────────────────────────────────────────────────────────────────
@@ -119,9 +117,11 @@ const habits: readonly [Step, ...Step[]] = [
 ];
 
 export const freeze: Row = (ground, trials, way) =>
-  playRow(ground, { ...named('freeze', way), trials, lanes: 6, effects: true }, async (trial) => {
-    const victim = await trial.begin([count, trial.turn(habits)]);
-    const begun = await victim.delivery.first('begun');
+  playRow(ground, { ...named('freeze', way), trials, lanes: 6 }, async (trial) => {
+    const habit = trial.turn(habits);
+    const victim = await trial.begin([count, habit]);
+    const begun = await trial.begun(victim.delivery);
+    await stepBegun(victim, habit.do);
     await delay(trial.between(0, 500));
     const frozenAt = victim.worker.freeze();
     // Frozen in a fenced transaction it has both places of a pool of two, and others wait there for their turn.
@@ -129,7 +129,7 @@ export const freeze: Row = (ground, trials, way) =>
     const { freeAt } = await trial.free(leaseMs + slackMs);
     trial.time('release', freeAt - frozenAt);
     const next = await trial.next(victim.slot, [count, rounds(15)], leaseMs + slackMs);
-    trial.time('recovery', (await next.first('begun')).at - frozenAt);
+    await trial.recovered(next, frozenAt, freeAt);
     // While its successor works, or after that.
     await (trial.random() < 0.7 ? delay(trial.between(0, 300)) : next.ended());
     victim.worker.thaw();
@@ -147,7 +147,7 @@ async function demandHeld(trial: Trial, { slot }: Victim, holder: string): Promi
  * The broken run ends as lost, by whoever records it, and its path says so or that it does not know. To be asked when
  * no other run holds the lock any more.
  */
-async function demandLost(trial: Trial, { delivery }: Victim, runId: string): Promise<void> {
+export async function demandLost(trial: Trial, { delivery }: Victim, runId: string): Promise<void> {
   const ended = await delivery.ended();
   // Long enough for whatever its work still tries. Some of it waits for an answer that never comes.
   await Promise.race([delivery.first('left'), delay(leaseMs)]);
@@ -159,7 +159,8 @@ async function demandLost(trial: Trial, { delivery }: Victim, runId: string): Pr
   if (status !== 'lost') trial.violate(`the broken run is stored as ${String(status)}`);
 }
 
-function demandSuccess(trial: Trial, ended: Ended): void {
+export function demandSuccess(trial: Trial, ended: Ended): void {
+  trial.giveUpIfStarved(ended);
   if (ended.kind !== 'told' || ended.run.status !== 'succeeded')
     trial.violate(`the next delivery did not succeed: ${described(ended)}`);
 }
@@ -167,9 +168,9 @@ function demandSuccess(trial: Trial, ended: Ended): void {
 // ── Partition without FIN ─────────────────────────────────────────────────────────────────────────────────────
 
 export const partition: Row = (ground, trials, way) =>
-  playRow(ground, { ...named('partition', way), trials, lanes: 6, effects: true }, async (trial) => {
+  playRow(ground, { ...named('partition', way), trials, lanes: 6 }, async (trial) => {
     const { statementMs, victim } = await beginIdleOrMidStatement(trial);
-    const begun = await victim.delivery.first('begun');
+    const begun = await trial.begun(victim.delivery);
     await delay(trial.between(0, 400));
     // Both ways, or only the server's answers.
     const closing = trial.random() < 0.75 ? 'unheard' : 'heard';
@@ -178,7 +179,7 @@ export const partition: Row = (ground, trials, way) =>
     const cutAt = Date.now();
     await demandStoppedBeforeFree(trial, victim, closing, statementMs + leaseMs + slackMs);
     const next = await trial.next(victim.slot, brief, leaseMs + slackMs);
-    trial.time('recovery', (await next.first('begun')).at - cutAt);
+    await trial.recovered(next, cutAt);
     if (trial.random() < 0.5) await victim.road.proxy.heal();
     demandSuccess(trial, await next.ended());
     await demandLost(trial, victim, begun.runId);
@@ -198,11 +199,12 @@ async function beginIdleOrMidStatement(trial: Trial): Promise<{ statementMs: num
  * The one thing that a lock must give: who no longer has it has been told. The lead is by how much; there is none
  * where the server hears of the holder's closing its connection, which it does as soon as it is told.
  */
-async function demandStoppedBeforeFree(
+export async function demandStoppedBeforeFree(
   trial: Trial,
   { delivery }: Victim,
   closing: 'heard' | 'unheard',
   withinMs: number,
+  ofLeaseMs = leaseMs,
 ): Promise<void> {
   const [stopped, { heldAt, freeAt }] = await Promise.all([delivery.first('stopped'), trial.free(withinMs)]);
   if (stopped.reason !== 'lock_lost') trial.violate(`the work was stopped for ${stopped.reason}`);
@@ -210,7 +212,7 @@ async function demandStoppedBeforeFree(
   if (inTime && closing === 'unheard') trial.time('lead', freeAt - stopped.at);
   if (inTime) return;
   // A process that the machine did not let run is the row `block`.
-  if (stopped.lagMs > leaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
+  if (stopped.lagMs > ofLeaseMs / 8) trial.giveUp(`the holder was starved for ${stopped.lagMs} ms`);
   trial.violate(`the signal came ${Math.round(stopped.at - freeAt)} ms after the lock was free`);
 }
 
@@ -228,21 +230,26 @@ const blocks: readonly [Step[], ...Step[][]] = [
 ];
 
 export const block: Row = (ground, trials, way) =>
-  playRow(ground, { ...named('block', way), trials, lanes: 2, effects: true }, async (trial) => {
+  playRow(ground, { ...named('block', way), trials, lanes: 2 }, async (trial) => {
     const victim = await trial.begin([count, { do: 'write', rounds: 1, everyMs: 0 }, ...trial.turn(blocks)]);
-    const begun = await victim.delivery.first('begun');
+    const begun = await trial.begun(victim.delivery);
     const blockedAt = await stepBegun(victim, 'block');
     const { freeAt } = await trial.free(leaseMs + slackMs);
     trial.time('release', freeAt - blockedAt);
     const next = await trial.next(victim.slot, [count, rounds(10)], leaseMs + slackMs);
-    trial.time('recovery', (await next.first('begun')).at - blockedAt);
+    await trial.recovered(next, blockedAt, freeAt);
     demandSuccess(trial, await next.ended());
     await demandLost(trial, victim, begun.runId);
     await demandNothingFenced(trial, begun.runId);
   });
 
-async function stepBegun({ delivery }: Victim, step: Step['do']): Promise<number> {
-  return (await delivery.firstWhere((event) => event.kind === 'step' && event.step === step)).at;
+export async function stepBegun({ delivery }: Victim, step: Step['do']): Promise<number> {
+  const isIt = (event: WorkerEvent) => event.kind === 'step' && event.step === step;
+  const heard = await delivery.firstWhere(
+    (event) => isIt(event) || event.kind === 'told' || event.kind === 'threw',
+  );
+  if (!isIt(heard)) throw new Error(`the work never came to ${step}: ${JSON.stringify(delivery.events)}`);
+  return heard.at;
 }
 
 async function demandNothingFenced(trial: Trial, runId: string): Promise<void> {
@@ -254,9 +261,9 @@ async function demandNothingFenced(trial: Trial, runId: string): Promise<void> {
 
 /** In every second trial the holder is cut off from the server a moment before. */
 export const restart: Row = (ground, trials, way) =>
-  playRow(ground, { ...named('restart', way), trials, lanes: 1, effects: true }, async (trial) => {
+  playRow(ground, { ...named('restart', way), trials, lanes: 1 }, async (trial) => {
     const cutOff = await trial.begin([count, { do: 'effects', rounds: 80, everyMs: 50 }]);
-    const begun = await cutOff.delivery.first('begun');
+    const begun = await trial.begun(cutOff.delivery);
     await delay(trial.between(0, 300));
     const isCut = trial.turn([true, false]);
     if (isCut) cutOff.road.proxy.partition();
@@ -264,11 +271,10 @@ export const restart: Row = (ground, trials, way) =>
     const downAt = Date.now();
     await ground.server.restart(trial.turn(['fast', 'immediate', 'immediate', 'fast']));
     const next = await trial.next(cutOff.slot, brief, 4 * leaseMs);
-    const again = await next.first('begun');
-    trial.time('recovery', again.at - downAt);
+    const againAt = await trial.recovered(next, downAt);
     const stopped = await cutOff.delivery.first('stopped');
-    if (stopped.at >= again.at) trial.violate(`two worked for ${stopped.at - again.at} ms`);
-    if (isCut) trial.time('lead', again.at - stopped.at);
+    if (stopped.at >= againAt) trial.violate(`two worked for ${stopped.at - againAt} ms`);
+    if (isCut) trial.time('lead', againAt - stopped.at);
     demandSuccess(trial, await next.ended());
     await demandLost(trial, cutOff, begun.runId);
   });
@@ -305,8 +311,8 @@ const endings: readonly [Ending, ...Ending[]] = [
 export const endSession: Row = (ground, trials, way) =>
   playRow(ground, { ...named('end session', way), trials, lanes: 4 }, async (trial) => {
     const ending = trial.turn(endings);
-    const victim = await trial.begin([count, ...ending.work], ending.timeoutMs);
-    const begun = await victim.delivery.first('begun');
+    const victim = await trial.begin([count, ...ending.work], { timeoutMs: ending.timeoutMs ?? 30_000 });
+    const begun = await trial.begun(victim.delivery);
     if (ending.fault) await endFromOutside(trial, victim, { ...ending, fault: ending.fault }, begun.runId);
     const faultAt = Date.now();
     const ended = await victim.delivery.ended();
@@ -345,15 +351,15 @@ async function endFromOutside(
 export const fence: Row = (ground, trials, way) =>
   playRow(ground, { ...named('fence', way), trials, lanes: 3 }, async (trial) => {
     const victim = await trial.begin([count, { do: 'fenced', rounds: 60, everyMs: 30, openMs: 0 }]);
-    const begun = await victim.delivery.first('begun');
+    const begun = await trial.begun(victim.delivery);
     await delay(trial.between(0, 300));
     // Between two of them: one that is cut off itself would wait for ever, and try nothing.
-    await victim.road.proxy.waitForQuery((sql) => sql === 'COMMIT');
+    await victim.road.proxy.waitForQuery('cronce.demand_fence');
     await delay(10);
     const lostAt = Date.now();
     victim.road.proxy.partition({ newConnections: 'accept', serverSide: 'dropped' });
     const next = await trial.next(victim.slot, [count, rounds(25)], leaseMs);
-    trial.time('recovery', (await next.first('begun')).at - lostAt);
+    await trial.recovered(next, lostAt);
     demandSuccess(trial, await next.ended());
     await demandLost(trial, victim, begun.runId);
     const refused = victim.delivery.events.some((event) => event.kind === 'refused' && event.at > lostAt);
@@ -431,12 +437,12 @@ const relayFaults: readonly [RelayFault, ...RelayFault[]] = [
 ];
 
 export const relay: Row = (ground, trials) =>
-  playRow(ground, { row: 'neon: relay', way: 'neon', trials, lanes: 5, effects: true }, async (trial) => {
+  playRow(ground, { row: 'neon: relay', way: 'neon', trials, lanes: 5 }, async (trial) => {
     const fault = trial.turn(relayFaults);
     if (fault.at === 'start') return demandTypedRefusal(trial, fault);
     const work: Step = fault.at === 'idle' ? { do: 'idle' } : { do: 'statement', ms: 1_000 };
     const victim = await trial.begin([count, work]);
-    const begun = await victim.delivery.first('begun');
+    const begun = await trial.begun(victim.delivery);
     if (fault.at === 'statement') await stepBegun(victim, 'statement');
     await delay(trial.between(0, 300));
     const faultAt = Date.now();
@@ -444,7 +450,7 @@ export const relay: Row = (ground, trials) =>
     if (fault.do === stalls) await demandStoppedBeforeFree(trial, victim, 'heard', 1_000 + leaseMs + slackMs);
     else trial.time('notice', (await victim.delivery.first('stopped')).at - faultAt);
     const next = await trial.next(victim.slot, brief, 1_000 + leaseMs + slackMs);
-    trial.time('recovery', (await next.first('begun')).at - faultAt);
+    await trial.recovered(next, faultAt);
     if (trial.random() < 0.5) victim.road.relay?.resume();
     demandSuccess(trial, await next.ended());
     await demandLost(trial, victim, begun.runId);

@@ -3,9 +3,10 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { lockKey } from '../../src/lock.ts';
 import type { Status } from '../../src/run.ts';
 import { randomFrom } from '../support/random.ts';
-import { audit } from './audit.ts';
-import { within, type Delivery, type Worker } from './crew.ts';
+import { audit, overlaps } from './audit.ts';
+import { within, type Delivery, type Ended, type EventOf, type Worker } from './crew.ts';
 import { openField, type Field, type Ground } from './field.ts';
+import { Lag } from './lag.ts';
 import type { Order, Step } from './orders.ts';
 import type { Road, Way } from './ways.ts';
 import type { Freed } from './watch.ts';
@@ -15,6 +16,8 @@ export const leaseMs = 2_000;
 /** For what the server's timers and a busy machine may add to a lease. */
 export const slackMs = 1_000;
 const trialLimitMs = 90_000;
+/** For a server that is up, and a machine that is not idle. */
+const connectingMs = 10_000;
 
 export interface RowResult {
   readonly row: string;
@@ -36,8 +39,6 @@ export interface RowPlan {
   readonly way?: Way['name'];
   /** How many trials at a time. */
   readonly lanes: number;
-  /** Whether effects behind `check()` must have ended when a successor begins: not where a lock is taken away at once. */
-  readonly effects?: boolean;
 }
 
 /** The fault could not be done: the run was over before, say. */
@@ -72,7 +73,8 @@ async function playAll(
   const played: Trial[] = [];
   const playLane = async (lane: number) => {
     for (let next = waiting.shift(); next; next = waiting.shift()) {
-      const trial = await play(new Trial(field, plan, { ...next, lane }), body);
+      const own = { ...next, lane };
+      const trial = await field.ground.gate.through(() => play(new Trial(field, plan, own), body));
       played.push(trial);
       if (trial.undone !== undefined && next.again < 2)
         waiting.push({ ...next, seed: seed(), again: next.again + 1 });
@@ -112,6 +114,9 @@ function merged(all: readonly Readonly<Record<string, readonly number[]>>[]): Re
   return sum;
 }
 
+/** What an order may say besides what every one says. */
+export type OrderOptions = Partial<Pick<Order, 'leaseMs' | 'timeoutMs' | 'waitMs' | 'replaceMs'>>;
+
 interface TrialPlan {
   /** Which of the row's trials: decides what it tries. */
   readonly n: number;
@@ -129,15 +134,17 @@ export class Trial {
   readonly violations: string[] = [];
   readonly times: Record<string, number[]> = {};
   undone: string | undefined;
-  readonly #plan: RowPlan;
+  /** Runs that a lossy failover forgot. */
+  readonly forgotten: string[] = [];
   readonly #lane: number;
   readonly #roads: Road[] = [];
   readonly #workers: Worker[] = [];
+  readonly #lag = new Lag();
   #clear: { readonly road: Road; readonly worker: Worker } | undefined;
   #slots = 0;
 
   constructor(field: Field, plan: RowPlan, { n, seed, again, lane }: TrialPlan) {
-    [this.field, this.#plan, this.number, this.#lane] = [field, plan, n, lane];
+    [this.field, this.number, this.#lane] = [field, n, lane];
     this.random = randomFrom(seed);
     this.name = `${plan.row.replace(/[^a-z]+/g, '-')}-${n}${again > 0 ? `-again-${again}` : ''}`;
   }
@@ -176,9 +183,10 @@ export class Trial {
     return new Date(Date.UTC(2026, 10, 29, 12, this.#slots++)).toISOString();
   }
 
-  order(road: Road, slot: string, work: readonly Step[], timeoutMs = 30_000): Omit<Order, 'id'> {
+  order(road: Road, slot: string, work: readonly Step[], more: OrderOptions = {}): Omit<Order, 'id'> {
     const { name } = this;
-    return { job: name, lock: name, slot, target: road.target, leaseMs, timeoutMs, waitMs: 0, work };
+    const { target } = road;
+    return { job: name, lock: name, slot, target, leaseMs, timeoutMs: 30_000, waitMs: 0, work, ...more };
   }
 
   /** A worker and a road of its own, there to be broken. */
@@ -191,13 +199,13 @@ export class Trial {
     return { road: await this.road(), worker: await this.hire(), slot: this.newSlot() };
   }
 
-  deliver({ road, worker, slot }: Prepared, work: readonly Step[], timeoutMs?: number): Delivery {
-    return worker.deliver(this.order(road, slot, work, timeoutMs));
+  deliver({ road, worker, slot }: Prepared, work: readonly Step[], more?: OrderOptions): Delivery {
+    return worker.deliver(this.order(road, slot, work, more));
   }
 
-  async begin(work: readonly Step[], timeoutMs?: number): Promise<Victim> {
+  async begin(work: readonly Step[], more?: OrderOptions): Promise<Victim> {
     const prepared = await this.prepare();
-    return { ...prepared, delivery: this.deliver(prepared, work, timeoutMs) };
+    return { ...prepared, delivery: this.deliver(prepared, work, more) };
   }
 
   /**
@@ -205,13 +213,14 @@ export class Trial {
    * can't connect.
    */
   async next(slot: string, work: readonly Step[], withinMs: number): Promise<Delivery> {
-    const until = Date.now() + withinMs;
+    const from = Date.now();
     for (;;) {
       const delivery = await this.deliverClear(slot, work);
       const heard = await delivery.first('begun', 'told', 'threw');
       const turnedAway = heard.kind === 'threw' || (heard.kind === 'told' && heard.run.skipReason === 'held');
       if (!turnedAway) return delivery;
-      if (Date.now() > until) {
+      // That a busy machine, or a restarting server, lets nobody in for a while says nothing of the lock.
+      if (Date.now() > from + withinMs + (heard.kind === 'threw' ? connectingMs : 0)) {
         this.violate(`the next delivery was turned away for ${withinMs} ms: ${JSON.stringify(heard)}`);
         return delivery;
       }
@@ -219,10 +228,32 @@ export class Trial {
     }
   }
 
-  async deliverClear(slot: string, work: readonly Step[]): Promise<Delivery> {
+  async deliverClear(slot: string, work: readonly Step[], more?: OrderOptions): Promise<Delivery> {
     this.#clear ??= { road: await this.road(), worker: await this.hire() };
     const { road, worker } = this.#clear;
-    return worker.deliver(this.order(road, slot, work));
+    return worker.deliver(this.order(road, slot, work, more));
+  }
+
+  /** The start of its work. A holder that could not even connect shows nothing; any other end is not what was asked for. */
+  async begun(delivery: Delivery): Promise<EventOf<'begun'>> {
+    const heard = await delivery.first('begun', 'told', 'threw');
+    if (heard.kind === 'begun') return heard;
+    if (heard.kind === 'threw' && heard.error.name === 'CannotConnect') this.giveUp(heard.error.message);
+    const stopped = delivery.events.find(({ kind }) => kind === 'stopped');
+    this.giveUpIfStarved(heard, stopped?.kind === 'stopped' ? stopped.lagMs : 0);
+    throw new Error(`no work began: ${described(heard)}`);
+  }
+
+  /**
+   * When the work of a broken run's successor began. It waits for a lock delay at most, counted from the moment at which
+   * the lock was first found free, by whoever asked.
+   */
+  async recovered(next: Delivery, brokenAt: number, freeAt?: number): Promise<number> {
+    const { at } = await this.begun(next);
+    this.time('recovery', at - brokenAt);
+    if (freeAt !== undefined && at - freeAt > leaseMs + 3 * slackMs)
+      this.violate(`the successor began only ${Math.round(at - freeAt)} ms after the lock was free`);
+    return at;
   }
 
   async free(withinMs: number): Promise<Freed> {
@@ -250,7 +281,8 @@ export class Trial {
   }
 
   async audit(): Promise<void> {
-    const { violations, tooLate } = await audit(this.field, this.name, this.#plan);
+    const { violations, tooLate } = await audit(this.field, this.name, this.forgotten);
+    for (const { ms } of overlaps(this.field, this.name)) this.time('overlap', ms);
     for (const text of violations) this.violate(text);
     if (tooLate[0] !== undefined) this.undone = `frozen between check() and its effect: ${tooLate[0]}`;
   }
@@ -268,10 +300,24 @@ export class Trial {
     throw new Undone(why);
   }
 
+  /** A run that nobody broke, and that heard nothing of the server since its process, or ours, which has the proxies, did not run. */
+  giveUpIfStarved(ended: Ended, itsLagMs = this.#clear?.worker.longestLagMs ?? 0): void {
+    const silence = ended.kind === 'told' && ended.run.error?.message.startsWith('nothing was heard');
+    const lagMs = Math.max(this.#lag.longestMs, itsLagMs);
+    if (silence && lagMs > leaseMs / 8) this.giveUp(`a run that nobody broke was starved for ${lagMs} ms`);
+  }
+
   async close(): Promise<void> {
+    this.#lag.end();
     await Promise.all(this.#workers.map((worker) => this.field.crew.release(worker)));
     await Promise.all(this.#roads.map((road) => road.close()));
   }
+}
+
+export function described(ended: Ended): string {
+  if (ended.kind === 'told')
+    return `${ended.run.status} ${ended.run.skipReason ?? ended.run.error?.message ?? ''}`;
+  return ended.kind === 'threw' ? `${ended.error.name}: ${ended.error.message}` : 'its worker died';
 }
 
 /** A holder that is about to be broken, with what it needs. */

@@ -1,10 +1,11 @@
 /** The ways from a worker to the server: straight, through a pooler, or over a WebSocket relay. */
-import { spawn, type ChildProcess } from 'node:child_process';
+import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { access, chown, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
 import { freePort } from '../../infra/local/postgres.ts';
 import { startRelay, type Relay } from '../../infra/local/relay.ts';
 import type { Target } from '../../src/postgres/driver.ts';
@@ -16,19 +17,21 @@ export interface Road {
   /** In the way, if asked for. */
   readonly proxy: Proxy;
   readonly relay: Relay | undefined;
+  /** Has the network itself swallow every packet between here and the server, where it can. */
+  vanish?(): Promise<void>;
   close(): Promise<void>;
 }
 
 /** A trial's way: all its roads end in the same database and, with a pooler, in the same pool. */
 export interface Way {
-  readonly name: 'direct' | 'pgbouncer' | 'neon';
+  readonly name: 'direct' | 'pgbouncer' | 'neon' | 'far';
   /** @param lane which of several trials at a time: each has a pool of its own */
   open(lane: number): Promise<Road>;
   close(): Promise<void>;
 }
 
 /** Short, so that a delivery behind a partition ends within a trial. */
-const connectTimeoutMs = 1_000;
+const connectTimeoutMs = 2_500;
 
 export function directWay(databaseUrl: string): Way {
   return {
@@ -38,8 +41,32 @@ export function directWay(databaseUrl: string): Way {
   };
 }
 
-async function openRoad(url: string): Promise<Road> {
-  const proxy = await startProxy({ targetPort: Number(new URL(url).port) });
+const run = promisify(execFile);
+
+/**
+ * Each road to an address of its own, which can be made a hole: in a network namespace of one's own, as root, whose
+ * server listens at all addresses.
+ */
+export function farWay(databaseUrl: string): Way {
+  let roads = 0;
+  return {
+    name: 'far',
+    async open() {
+      const host = `10.9.9.${++roads}`;
+      const ip = async (...words: string[]): Promise<void> => {
+        await run('ip', words);
+      };
+      await ip('address', 'add', `${host}/32`, 'dev', 'lo');
+      const vanish = () => ip('route', 'replace', 'blackhole', `${host}/32`, 'table', 'local');
+      return { ...(await openRoad(databaseUrl, host)), vanish };
+    },
+    close: () => Promise.resolve(),
+  };
+}
+
+async function openRoad(url: string, targetHost?: string): Promise<Road> {
+  const targetPort = Number(new URL(url).port);
+  const proxy = await startProxy({ targetPort, ...(targetHost === undefined ? {} : { targetHost }) });
   const target: Target = { url: proxy.url(url), driver: 'pg', connectTimeoutMs };
   return { target, proxy, relay: undefined, close: () => proxy.stop() };
 }

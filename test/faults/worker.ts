@@ -7,18 +7,24 @@ import pg from 'pg';
 import { coordinate } from '../../src/coordinate.ts';
 import type { Stop } from '../../src/ending.ts';
 import { defineJob, type Job, type WorkContext } from '../../src/job.ts';
-import type { Logger } from '../../src/run.ts';
+import type { Logger, RunRecord } from '../../src/run.ts';
 import { slotName } from '../../src/trigger.ts';
-import type { Order, Step, ThrownError, Told } from './orders.ts';
+import { hostileFrom } from '../support/hostile.ts';
+import { randomFrom } from '../support/random.ts';
+import { Lag } from './lag.ts';
+import type { Order, Step, ThrownError, Told, Vouched } from './orders.ts';
 
 /** More than any work here takes; only `timeoutMs` of an order ends work. */
 const timeLeftMs = 60_000;
-const silent: Logger = {
-  debug: () => undefined,
-  info: () => undefined,
-  warn: () => undefined,
-  error: () => undefined,
-};
+
+/** Tells of the outcomes that it is told. */
+function loggerOf(order: number): Logger {
+  const log = (_: string, { run }: Record<string, unknown> = {}) => {
+    const { id, status } = (run ?? {}) as Partial<RunRecord>;
+    if (id !== undefined && status !== undefined) tell(order, { kind: 'logged', runId: id, status });
+  };
+  return { debug: log, info: log, warn: log, error: log };
+}
 
 function tell(order: number, told: Told, at = Date.now()): void {
   if (process.connected) process.send?.({ order, at, ...told });
@@ -49,7 +55,13 @@ async function carryOut(order: Order): Promise<void> {
         params: null,
       },
       timeLeftMs,
-      { target: order.target, leaseMs: order.leaseMs, sinks: [], publishTimeoutMs: 1_000, logger: silent },
+      {
+        target: order.target,
+        leaseMs: order.leaseMs,
+        sinks: [],
+        publishTimeoutMs: 1_000,
+        logger: loggerOf(order.id),
+      },
     );
     tell(order.id, { kind: 'told', run });
   } catch (error) {
@@ -65,30 +77,9 @@ function jobOf(order: Order, lag: Lag): Job {
     lock: order.lock,
     timeoutMs: order.timeoutMs,
     ...(order.waitMs > 0 ? { overlap: 'wait', waitMs: order.waitMs } : {}),
+    ...(order.replaceMs === undefined ? {} : { overlap: 'replace', waitMs: order.replaceMs }),
     work: async (context) => new Work(order, context, lag).perform(),
   });
-}
-
-/** How long the event loop has been kept from turning, at the most. */
-class Lag {
-  #lastTurn = performance.now();
-  #longestMs = 0;
-  readonly #timer = setInterval(() => this.#turn(), 10);
-
-  get longestMs(): number {
-    this.#turn();
-    return Math.round(this.#longestMs);
-  }
-
-  end(): void {
-    clearInterval(this.#timer);
-  }
-
-  #turn(): void {
-    const now = performance.now();
-    this.#longestMs = Math.max(this.#longestMs, now - this.#lastTurn);
-    this.#lastTurn = now;
-  }
 }
 
 class Work {
@@ -97,29 +88,31 @@ class Work {
   readonly #lag: Lag;
   #rows = 0;
   #counted = 0;
+  #vouchedUntil = 0;
 
   constructor(order: Order, context: WorkContext, lag: Lag) {
     [this.#order, this.#context, this.#lag] = [order, context, lag];
   }
 
   /** Answers what must be there if the run succeeds. */
-  async perform(): Promise<{ rows: number; counted: number }> {
+  async perform(): Promise<unknown> {
     const { runId, fence, signal } = this.#context;
     // Made before it is needed: a thawed process must find nothing to wait for between its `check()` and the act.
     await outsideWorld().catch(() => undefined);
     this.#tell({ kind: 'begun', runId, fence: fence.toString(), lock: this.#order.lock });
     signal.addEventListener('abort', () => {
       const { reason } = signal.reason as Stop;
-      this.#tell({ kind: 'stopped', reason, lagMs: this.#lag.longestMs });
+      this.#tell({ kind: 'stopped', reason, lagMs: this.#lag.longestMs, vouched: this.#vouched() });
     });
     try {
       for (const step of this.#order.work) {
         this.#tell({ kind: 'step', step: step.do });
         await this.#take(step);
+        if (step.do === 'return odd') return odd(step.which);
       }
       return { rows: this.#rows, counted: this.#counted };
     } finally {
-      this.#tell({ kind: 'left' });
+      this.#tell({ kind: 'left', vouched: this.#vouched() });
     }
   }
 
@@ -146,6 +139,18 @@ class Work {
         );
       case 'block':
         return this.#block(step);
+      case 'vouch':
+        return this.#vouch(step.ms);
+      case 'sql':
+        await this.#context.tx.query(step.text);
+        return;
+      case 'forget':
+        void this.#context.tx.query(step.text);
+        return;
+      case 'return odd':
+        return;
+      case 'throw odd':
+        throw odd(step.which);
       case 'throw':
         throw new Error('told to throw');
     }
@@ -201,6 +206,7 @@ class Work {
     const outside = await outsideWorld();
     const vouchedAt = Date.now();
     check();
+    this.#vouchedUntil = vouchedAt;
     const done = outside.query(
       `INSERT INTO faults.effect (run_id, lock, fence, vouched_at) VALUES ($1, $2, $3, to_timestamp($4 / 1000.0))`,
       [runId, this.#order.lock, fence.toString(), vouchedAt],
@@ -234,9 +240,32 @@ class Work {
     }
   }
 
+  /** To its end, or to that of the lock: the time is taken before each look, so that it is never too late. */
+  async #vouch(ms: number): Promise<void> {
+    const until = Date.now() + ms;
+    try {
+      for (let at = Date.now(); at < until; at = Date.now()) {
+        this.#context.check();
+        this.#vouchedUntil = at;
+        await delay(5);
+      }
+    } catch (error) {
+      this.#tell({ kind: 'refused', what: 'vouch', error: thrown(error) });
+    }
+  }
+
+  #vouched(): Vouched {
+    const { runId, fence } = this.#context;
+    return { runId, fence: fence.toString(), lock: this.#order.lock, until: this.#vouchedUntil };
+  }
+
   #tell(told: Told): void {
     tell(this.#order.id, told);
   }
+}
+
+function odd(which: number): unknown {
+  return hostileFrom(randomFrom(which));
 }
 
 function block(ms: number): void {
