@@ -61,7 +61,7 @@ async function bundleFunctions(): Promise<Bundled> {
     platform: 'node',
     target: 'node20',
     minify: true,
-    keepNames: true, // an error is known by its class, in the log and in the answer to Lambda
+
     sourcemap: true,
     sourcesContent: false,
     metafile: true,

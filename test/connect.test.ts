@@ -90,7 +90,8 @@ describe('a server that refuses', () => {
   });
 
   it('a role’s and a database’s limit of connections, and a full server', async () => {
-    await db.query(`CREATE ROLE narrow_${db.name} LOGIN PASSWORD 'sesame' CONNECTION LIMIT 0`);
+    await db.query(`CREATE ROLE narrow_${db.name} LOGIN PASSWORD 'sesame' CONNECTION LIMIT 0;
+      GRANT CONNECT ON DATABASE ${db.name} TO PUBLIC`);
     const narrow = changed((url) => ([url.username, url.password] = [`narrow_${db.name}`, 'sesame']));
     expectCure(await failureOf(targetOf(narrow)), CannotConnect, /53300.*CONNECTION LIMIT of the role/);
     await db.query(

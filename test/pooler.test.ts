@@ -7,6 +7,7 @@ import { Session } from '../src/postgres/session.ts';
 import { hasPgbouncer, pgbouncerWay, type Road, type Way } from './faults/ways.ts';
 import { coordinatorOn, deliveryFor } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { openPublic } from './support/bed.ts';
 import { scratchFolder } from './support/scratch.ts';
 
 const installed = await hasPgbouncer();
@@ -20,6 +21,7 @@ describe.runIf(installed)('behind PgBouncer', () => {
   let folder: Awaited<ReturnType<typeof scratchFolder>>;
   beforeAll(async () => {
     db = await freshDatabase();
+    await db.query(openPublic(db.name));
     folder = await scratchFolder();
     way = await pgbouncerWay(db.url, folder.path);
     road = await way.open(0);
@@ -85,8 +87,8 @@ describe.runIf(installed)('behind PgBouncer', () => {
     );
     const session = await Session.open(road.target);
     const { rows } = await session.query(
-      `SELECT ARRAY(SELECT name FROM pg_settings WHERE setting IS DISTINCT FROM reset_val
-                      AND (name LIKE '%timeout' OR name ILIKE '%style' OR name = 'search_path')) AS set,
+      `SELECT to_jsonb(ARRAY(SELECT name FROM pg_settings WHERE setting IS DISTINCT FROM reset_val
+                      AND (name LIKE '%timeout' OR name ILIKE '%style' OR name = 'search_path'))) AS set,
               (SELECT count(*)::int FROM pg_locks WHERE locktype = 'advisory' AND database =
                 (SELECT oid FROM pg_database WHERE datname = current_database())) AS locks`,
     );
@@ -103,6 +105,7 @@ describe.runIf(installed)('behind PgBouncer with one session', () => {
   let folder: Awaited<ReturnType<typeof scratchFolder>>;
   beforeAll(async () => {
     db = await freshDatabase();
+    await db.query(openPublic(db.name));
     folder = await scratchFolder();
     way = await pgbouncerWay(db.url, folder.path, 1);
     road = await way.open(0);
@@ -136,7 +139,7 @@ describe.runIf(installed)('behind PgBouncer with one session', () => {
     return rows as unknown;
   };
   const nothing = [
-    { memory: '4MB', time: '0', tenant: '', own_role: true, temporary: null, prepared: 0, locks: 0 },
+    { memory: '4MB', time: '20s', tenant: '', own_role: true, temporary: null, prepared: 0, locks: 0 },
   ];
 
   it('runs a named statement again and again', async () => {
@@ -163,7 +166,7 @@ describe.runIf(installed)('behind PgBouncer with one session', () => {
       );
       await tx.query(`SELECT set_config('work_mem', '77kB', false), set_config('app.tenant', 'a', false)`);
       await tx.query(
-        `SELECT set_config('statement_timeout', '1s', false), set_config('role', 'pg_monitor', false)`,
+        `SELECT set_config('statement_timeout', '1s', false), set_config('role', session_user::text, false)`,
       );
       await tx.query('CREATE TEMP TABLE scratch (n int)');
       end();

@@ -603,6 +603,7 @@ describe('claim', () => {
   it('is as durable, and as bound to its client, as what it says', async () => {
     const s = stage(db);
     await holding(db, {}, async (by) => {
+      await askBy(by, 'keep_session(9000)'); // as T0's message has it, a statement before its claim
       await askBy(by, 'claim($1)', s.claim({ leaseMs: 9_000 }));
       expect(await kept(by)).toEqual(keptFor(9, 'local'));
     });

@@ -11,6 +11,7 @@ import { defineJob, type Transaction, type WorkContext } from '../src/job.ts';
 import { read } from '../src/statement.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { openPublic } from './support/bed.ts';
 
 const noon = '2026-11-29T12:00:00Z';
 const note = pgTable('note', { id: integer().generatedAlwaysAsIdentity(), word: text().notNull() });
@@ -24,6 +25,7 @@ let jobs = 0;
 
 beforeAll(async () => {
   db = await freshDatabase();
+  await db.query(openPublic(db.name));
   relay = await startRelay({ allow: [new URL(db.url).host] });
   await db.query(`CREATE TABLE note (id int GENERATED ALWAYS AS IDENTITY, word text NOT NULL);
     CREATE PROCEDURE commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'`);
@@ -273,7 +275,7 @@ describe.each(drivers)('by %s', (_driver, override) => {
   });
 
   it.each([
-    'SET LOCAL ROLE pg_monitor',
+    'SET LOCAL ROLE NONE',
     `SET LOCAL statement_timeout = '1s'`,
     'SET LOCAL search_path = pg_catalog',
     `SET LOCAL lock_timeout = '1s'`,

@@ -350,16 +350,15 @@ function wordsOf(thrown: unknown): string {
   }
 }
 
-const [bool, timestamptz] = [16, 1184];
+const bool = 16;
 const asNumber = [21, 23, 26, 700, 701];
 const asJson = [114, 3802];
 
-/** Results of ours are read by parsers of ours: those of the driver are the process's, and any code can change them. */
+/** Results of ours are read by parsers of ours: those of the driver are the process's, and any code can change them. A time comes as text, in whatever DateStyle: ask for JSON. */
 const ownTypes: CustomTypesConfig = {
   getTypeParser: (type: number) => (text: string) => {
     if (asNumber.includes(type)) return Number(text);
     if (asJson.includes(type)) return JSON.parse(text) as unknown;
-    if (type === timestamptz) return new Date(text.replace(' ', 'T').replace(/[+-]\d\d$/, '$&:00'));
     return type === bool ? text === 't' : text;
   },
 };

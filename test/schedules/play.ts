@@ -49,7 +49,7 @@ export const tables = `
   EXCEPTION WHEN duplicate_object OR unique_violation THEN
     NULL; -- roles are the server's: another database's jobs have it already
   END $$;
-  GRANT INSERT ON public.note TO schedules_job`;
+  GRANT ALL ON public.note, public.fenced_until TO PUBLIC`;
 
 const slots = [new Date('2026-11-29T12:00:00Z'), new Date('2026-11-29T13:00:00Z')] as const;
 const lastSlot = new Date('2026-11-30T12:00:00Z');

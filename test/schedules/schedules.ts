@@ -36,6 +36,7 @@ export async function playSchedules(
   onBroken: (broken: Broken) => void = () => undefined,
 ): Promise<Broken[]> {
   await db.query(tables);
+  await db.query(`GRANT schedules_job TO ${db.role.name}`);
   const broken: Broken[] = [];
   let next = 1;
   const playOn = async () => {

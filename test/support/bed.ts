@@ -68,3 +68,10 @@ export async function setPlain(session: pg.ClientBase): Promise<void> {
      WHERE source = 'database' AND context IN ('user', 'superuser')`,
   );
 }
+
+/** For tests whose tables the superuser makes: the ordinary role may use what is in `public`, and make tables there. */
+export function openPublic(database: string): string {
+  return `GRANT ALL ON SCHEMA public TO PUBLIC; GRANT TEMP ON DATABASE ${database} TO PUBLIC;
+    ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO PUBLIC;
+    ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO PUBLIC`;
+}
