@@ -492,7 +492,8 @@ describe('the test bed', () => {
     const client = pgClient(migrated.url);
     await client.connect();
     const look = `SELECT format('%s %s %s %s', rolsuper, rolcreatedb, rolcreaterole, rolreplication) AS rights,
-        ARRAY(SELECT roleid::regrole::text FROM pg_auth_members WHERE member = r.oid) AS member_of,
+        ARRAY(SELECT m.roleid::regrole::text FROM pg_auth_members m JOIN pg_roles p ON p.oid = m.roleid
+          WHERE m.member = r.oid AND p.rolname LIKE 'pg\\_%') AS member_of,
         ARRAY(SELECT nspname::text FROM pg_namespace WHERE nspowner = r.oid ORDER BY 1) AS owns,
         (SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()) AS database_of,
         make_date(2026, 11, 29)::text AS date,
