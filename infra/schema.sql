@@ -1088,7 +1088,7 @@ DECLARE
 BEGIN
   SELECT array_agg(o.id), array_agg(o.fence) INTO ids, fences FROM cronce.orphans(gap_ms, most, settle_orphans.deployment) o;
   PERFORM cronce.begin_delay(r) FROM cronce.run r
-    WHERE r.delay_until = 'infinity' AND r.deployment = settle_orphans.deployment AND (r.status = 'running' OR r.delay_until IS NOT NULL)
+    WHERE r.delay_until = 'infinity' AND r.deployment = settle_orphans.deployment
       AND NOT cronce.holds(r.backend_pid, r.lock_key);
   RETURN (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM cronce.settle_dead(
     ids, fences, coalesce(at, clock_timestamp()), 'its backend no longer holds its lock') s);

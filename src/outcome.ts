@@ -125,7 +125,7 @@ const outsideMs = 5_000;
  * COMMIT, since giving up the wait for a synchronous standby would make it less durable than it says.
  */
 async function commitWork(verdict: Verdict, options: Recording): Promise<RunRecord> {
-  const { session, timeLeftMs, workLeftMs } = options;
+  const { session, workLeftMs } = options;
   const sql = [
     `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(workLeftMs()))}`,
     'SET CONSTRAINTS ALL IMMEDIATE',
@@ -135,13 +135,18 @@ async function commitWork(verdict: Verdict, options: Recording): Promise<RunReco
     'COMMIT',
   ].join('; ');
   try {
-    return committed(await session.send(sql, Math.max(lookMs, timeLeftMs() - lookMs)));
+    return committed(await session.send(sql, commitLimitMs(options)));
   } catch (error) {
     if (error instanceof ConnectionLost) return recordOutside(lost(error), options);
     if (error instanceof NoLongerStanding || isSecondSuccess(error))
       return recordOutside(lost(error), options);
     return rollBackWork(instead(error, workLeftMs()), options);
   }
+}
+
+/** How long a COMMIT is waited for, ms: as long as the invocation lives, but for a look at what became of it. */
+function commitLimitMs({ timeLeftMs }: Recording): number {
+  return Math.max(lookMs, timeLeftMs() - lookMs);
 }
 
 /** What becomes of work that returned, and whose commit was then refused. */
@@ -156,7 +161,7 @@ function instead(error: unknown, workLeftMs: number): Verdict {
 async function rollBackWork(verdict: Verdict, options: Recording): Promise<RunRecord> {
   const sql = ['ROLLBACK TO SAVEPOINT work', ...finishSql(verdict, options), 'COMMIT'].join('; ');
   try {
-    return committed(await options.session.send(sql, Math.max(lookMs, options.timeLeftMs() - lookMs)));
+    return committed(await options.session.send(sql, commitLimitMs(options)));
   } catch (error) {
     // The savepoint may be gone (the record itself was refused), or the whole transaction, or the connection.
     const verdictNow = error instanceof NoLongerStanding ? lost(error) : verdict;
