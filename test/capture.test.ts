@@ -200,12 +200,12 @@ describe('whatever it is', () => {
     expect(found).toMatchObject({ captured: 20_000, bad: [] });
     // Some 50 ms; a busy machine takes its share.
     expect(found.slowest.ms).toBeLessThan(150);
-  }, 120_000);
+  }, 400_000);
 
   it('is captured where it is heavy by itself', async () => {
     const found = await child(160, 0);
     expect(found).toMatchObject({ captured: 2 * (errors.length + values.length), bad: [] });
-  }, 60_000);
+  }, 300_000);
 });
 
 describe('by PostgreSQL', () => {

@@ -89,7 +89,7 @@ it('delivers one slot in five twice, by turns at once and a few seconds later', 
 
 it('reckons in the zone of the schedule, in the shape of EventBridge Scheduler', async () => {
   start({ schedule: { at: 'cron(15 13 * * ? *)', timeZone: 'Europe/Berlin' } });
-  await vi.advanceTimersByTimeAsync(24 * 3_600_000);
+  await vi.advanceTimersByTimeAsync(3_600_000);
   expect(delivered[0]).toEqual({
     at: '2026-11-29T12:15:00.000Z',
     event: { job: 'tidy-up', schedule: 0, scheduledTime: '2026-11-29T12:15:00Z' },
