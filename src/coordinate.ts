@@ -143,19 +143,22 @@ class Path {
     });
 
   /**
-   * Opens the session and takes the first step on it. A server that is full or starting is asked again, for as long as
-   * that leaves half of the invocation's time: Neon's own hosts say so only to the first message.
+   * Opens the session and takes the first step on it. A server that is full or starting is asked again, for a minute and
+   * for half of the invocation's time at most: Neon's own hosts say so only to the first message.
    */
   async begin(step: (session: Session) => Promise<Claim>): Promise<{ session: Session; first: Claim }> {
-    return patiently(async () => {
-      const session = await this.openSession();
-      try {
-        return { session, first: await step(session) };
-      } catch (error) {
-        await session.close();
-        throw error;
-      }
-    }, this.#timeLeftMs() / 2);
+    return patiently(
+      async () => {
+        const session = await this.openSession();
+        try {
+          return { session, first: await step(session) };
+        } catch (error) {
+          await session.close();
+          throw error;
+        }
+      },
+      Math.min(60_000, this.#timeLeftMs() / 2),
+    );
   }
 
   /**
