@@ -27,7 +27,7 @@ let allWell = true;
 for (const how of (await hasPgbouncer()) ? ['straight', 'by PgBouncer'] : ['straight']) {
   const db = await freshDatabase({ serverUrl: server.url });
   await db.query(openPublic(db.name));
-  const way = how === 'straight' ? null : await pgbouncerWay(db.url, folder.path);
+  const way = how === 'straight' ? null : await pgbouncerWay(db.url, folder.path, 20);
   const road = await way?.open(0);
   allWell = show(how, await crowd(db, { ...size, url: road?.target.url ?? db.url })) && allWell;
   await road?.close();
