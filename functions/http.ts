@@ -4,9 +4,13 @@ import { handle, type LambdaEvent } from 'hono/aws-lambda';
 import { createApp } from '../src/http/app.ts';
 import { invoker } from '../src/invoke.ts';
 import { registry } from '../src/jobs/index.ts';
+import { patiently } from '../src/postgres/patience.ts';
 import { Session } from '../src/postgres/session.ts';
 import { Problem } from '../src/http/problem.ts';
 import { readSettings, SettingsError, type Settings } from '../src/settings.ts';
+
+/** How long a full or starting server is asked again, ms: API Gateway cuts at 30 s. */
+const patienceMs = 2_000;
 
 /** Of an HTTP API or a function URL. */
 export type HttpEvent = Extract<LambdaEvent, { readonly rawPath: string }>;
@@ -27,7 +31,7 @@ function appOf({ target, deployment, http, logLevel }: Settings) {
     deployment,
     readTokens: http.readTokens,
     runTokens: http.runTokens,
-    openSession: async () => Session.open(target),
+    openSession: async () => patiently(() => Session.open(target), patienceMs),
     startRun: invoker({ functionPrefix: http.functionPrefix, endpoint: http.lambdaEndpoint }),
     now: () => new Date(),
     logger: new Logger({ serviceName: 'cronce', logLevel }),

@@ -1,10 +1,14 @@
 import type { Context } from 'aws-lambda';
 import { invoker } from '../src/invoke.ts';
 import { registry } from '../src/jobs/index.ts';
+import { patiently } from '../src/postgres/patience.ts';
 import { Session } from '../src/postgres/session.ts';
 import { readSettings } from '../src/settings.ts';
 import { sweepJob, sweepName } from '../src/sweep.ts';
 import { coordinatorOf, invoke, type Answer } from './shared/invocation.ts';
+
+/** How long a full or starting server is asked again, ms. */
+const patienceMs = 10_000;
 
 /** The sweep, a job like any other, but that it knows all the others. */
 export async function handler(event: unknown, context: Context): Promise<Answer> {
@@ -17,7 +21,7 @@ export async function handler(event: unknown, context: Context): Promise<Answer>
       functionPrefix: settings.http.functionPrefix,
       endpoint: settings.http.lambdaEndpoint,
     }),
-    openSession: async () => Session.open(settings.target),
+    openSession: async () => patiently(() => Session.open(settings.target), patienceMs),
     retentionMs: settings.retentionMs,
     sinks: coordinator.sinks,
     timeoutMs: coordinator.publishTimeoutMs,

@@ -15,7 +15,8 @@ import type { Job } from './job.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
 import { recordOutcome } from './outcome.ts';
 import type { Target } from './postgres/driver.ts';
-import { ConnectionLost, PostgresError, SchemaMismatch } from './postgres/errors.ts';
+import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from './postgres/errors.ts';
+import { patiently } from './postgres/patience.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import { Session } from './postgres/session.ts';
 import { publish, type Sink } from './publish.ts';
@@ -66,9 +67,8 @@ export async function coordinate(
   coordinator: Coordinator,
 ): Promise<RunRecord> {
   const path = new Path(delivery, timeLeftMs, coordinator);
-  const session = await path.openSession();
+  const { session, first: claim } = await path.begin((session) => path.claimAndLock(session));
   try {
-    const claim = await path.claimAndLock(session);
     const run = isOver(claim.run) ? claim.run : await path.workUnderLock(session, claim);
     await path.publish(session, [...claim.settled, run]);
     return run;
@@ -101,9 +101,9 @@ export async function refuse(
     params: null,
   };
   const path = new Path(delivery, timeLeftMs, coordinator);
-  const session = await path.openSession();
+  const { session, first } = await path.begin((session) => path.refuse(session, uuidV7(), error));
   try {
-    const { run } = await path.refuse(session, uuidV7(), error);
+    const { run } = first;
     await path.publish(session, [run]);
     return run;
   } finally {
@@ -141,6 +141,25 @@ class Path {
     Session.open(this.#coordinator.target, {
       timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs),
     });
+
+  /**
+   * Opens the session and takes the first step on it. A server that is full or starting is asked again, for a minute and
+   * for half of the invocation's time at most: Neon's own hosts say so only to the first message.
+   */
+  async begin(step: (session: Session) => Promise<Claim>): Promise<{ session: Session; first: Claim }> {
+    return patiently(
+      async () => {
+        const session = await this.openSession();
+        try {
+          return { session, first: await step(session) };
+        } catch (error) {
+          await session.close();
+          throw error;
+        }
+      },
+      Math.min(60_000, this.#timeLeftMs() / 2),
+    );
+  }
 
   /**
    * Claims, and claims anew where another delivery slipped in between T0 and T1 (the highest fence always gets in), where
@@ -209,10 +228,19 @@ class Path {
     ]
       .slice(request.again ? 0 : 1)
       .join('; ');
-    const limitMs = claimTimeLimitMs + request.waitMs + enterTimeLimitMs + messageMs;
-    const results = await session.send(message, Math.min(limitMs, Math.max(messageMs, this.#timeLeftMs())));
+    const limitMs = this.#claimLimitMs(request);
+    const results = await session.send(message, limitMs).catch((error: unknown) => {
+      throw error instanceof NoAnswer ? new NoAnswer(limitMs, poolCure) : error;
+    });
     const claim = claimed(results);
     return claim.kind === 'claimed' ? { ...claim, ...entered(results, this.#leaseMs) } : claim;
+  }
+
+  /** The first message may be in the queue of a pooler, which serves us in our turn. */
+  #claimLimitMs({ waitMs, again }: ClaimRequest): number {
+    const claimMs = claimTimeLimitMs + waitMs + enterTimeLimitMs + messageMs;
+    const queueMs = again ? 0 : this.#timeLeftMs() / 2;
+    return Math.min(Math.max(claimMs, queueMs), Math.max(messageMs, this.#timeLeftMs() - graceMs));
   }
 
   async #turnAway(session: Session, request: ClaimRequest, error: PostgresError): Promise<Claim> {
@@ -248,7 +276,7 @@ class Path {
       return await recordOutcome(result, {
         run,
         session,
-        openSession,
+        openSession: async () => patiently(openSession, this.#timeLeftMs() - messageMs),
         workLeftMs: () => endsAt - performance.now(),
         timeLeftMs: () => this.#timeLeftMs(),
         now: this.#now().now,

@@ -54,6 +54,29 @@ describe.runIf(installed)('behind PgBouncer', () => {
     expect(await run(task, '2026-11-29T12:00:00Z')).toMatchObject({ skipReason: 'duplicate' });
   });
 
+  it('more runs at once than the pool has places wait for theirs, in turn', async () => {
+    const busy = [1, 2, 3, 4, 5].map((n) => job(`crowded-${n}`, async () => delay(1_200)));
+    const runs = await Promise.all(busy.map((task) => run(task, '2026-11-29T12:00:00Z')));
+    expect(runs.map(({ status }) => status)).toEqual(busy.map(() => 'succeeded'));
+  });
+
+  it('one for which no place comes free says what is missing, has no run, and is run when delivered again', async () => {
+    const long = ['long-1', 'long-2'].map((name) => job(name, async () => delay(6_000)));
+    const holding = long.map((task) => run(task, '2026-11-29T12:00:00Z'));
+    await Promise.all(long.map(running));
+    const late = job('late', async () => 'run');
+    const briefly = coordinate(
+      deliveryFor(late, '2026-11-29T12:00:00Z'),
+      3_000,
+      coordinatorOn(db.url, { target: road.target }),
+    );
+    await expect(briefly).rejects.toThrow(
+      /no answer within \d+ ms: behind a pooler.*a place for each run at once/,
+    );
+    expect(await Promise.all(holding)).toMatchObject(long.map(() => ({ status: 'succeeded' })));
+    expect(await run(late, '2026-11-29T12:00:00Z')).toMatchObject({ status: 'succeeded', attempt: 1 });
+  });
+
   it('a cancel ends exactly the session that holds the run’s lock, and nobody else’s', async () => {
     const deaf = job('deaf', async () => delay(4_000));
     const bystander = job('bystander', async ({ tx }) => tx.query('SELECT pg_sleep(1)'));

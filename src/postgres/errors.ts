@@ -34,8 +34,8 @@ export class ConnectionLost extends PostgresError {
 }
 /** Nothing came in the time that a message, or the making of a session, was given. */
 export class NoAnswer extends ConnectionLost {
-  constructor(limitMs: number) {
-    super(`no answer within ${Math.round(limitMs)} ms`);
+  constructor(limitMs: number, cure = '') {
+    super(`no answer within ${Math.round(limitMs)} ms${cure && `: ${cure}`}`);
   }
 }
 /** The schema is missing, too old, or newer than this code understands. */
@@ -102,8 +102,13 @@ const refusals: Readonly<Record<string, Meaning>> = {
   '08P01': [CannotConnect, `a pooler that takes only TLS says so like this: ${tlsCure}`],
 };
 
+/** A pooler that can give us no server at once lets us wait, first without a word and then with this. */
+export const poolCure =
+  'behind a pooler, its pool is taken: it needs a place for each run at once, so raise its size (default_pool_size)';
+
 /** FATAL and PANIC end any session, whatever the code. */
 const endings: Readonly<Record<string, string>> = {
+  '08P01': poolCure,
   '57P01': 'the server or an operator ended this session',
   '57P02': 'the server crashed and restarts',
   '57P05': 'the session was idle for too long',
@@ -185,6 +190,16 @@ function refusalOf({ code, routine = '' }: ServerError): Meaning | undefined {
 
 function turnedAway(error: ServerError): PostgresError {
   return said(error, refusalOf(error) ?? [CannotConnect, 'the server of DATABASE_URL refused the session']);
+}
+
+/**
+ * Whether no session was had for a reason that passes by itself: no connection left (53300), a server that starts or
+ * stops (57P03), or whose port is closed meanwhile; and what a pooler before such a server says (class 08).
+ */
+export function isPassing(error: unknown): boolean {
+  if (!(error instanceof CannotConnect)) return false;
+  if (error.code !== null) return /^(53300|57P03|08)/.test(error.code);
+  return /^(ECONNREFUSED|ECONNRESET)$/.test(socketFailure(error.cause).code);
 }
 
 /** Whatever kept us from a session, said as that, with the one cure that helps. */
