@@ -5,6 +5,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { coordinate } from '../../src/coordinate.ts';
 import { defineJob } from '../../src/job.ts';
+import { deservesRetry } from '../../src/run.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 
 export interface Orders {
@@ -34,8 +35,9 @@ const thrown: string[] = [];
 async function invoke(job: string): Promise<boolean> {
   const task = defineJob({ name: job, timeoutMs: orders.timeLeftMs, work: async () => delay(orders.workMs) });
   try {
-    await coordinate(deliveryFor(task, slot), orders.timeLeftMs, coordinator);
-    return true;
+    const run = await coordinate(deliveryFor(task, slot), orders.timeLeftMs, coordinator);
+    if (deservesRetry(run)) thrown.push(`${run.status}: ${run.error?.message ?? ''}`);
+    return !deservesRetry(run);
   } catch (error) {
     thrown.push(String(error));
     return false;
