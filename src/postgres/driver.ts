@@ -49,8 +49,8 @@ export async function makeClient(target: Target): Promise<DriverClient> {
 }
 
 async function makePgClient(target: Target): Promise<DriverClient> {
-  const { default: pg } = await import('pg');
-  return new pg.Client({ ...configOf(target), keepAlive: true }) as unknown as DriverClient;
+  const { default: Client } = await import('pg/lib/client'); // not all of `pg`: no pool of its is ever used
+  return new Client({ ...configOf(target), keepAlive: true }) as unknown as DriverClient;
 }
 
 /**
