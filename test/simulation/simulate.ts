@@ -23,22 +23,19 @@ export async function simulate(
   return balance(world, db, catchUpLimits());
 }
 
-/** The most that one pass of a sweep may catch up for each job of its deployment. */
+/** The most that may be caught up after one outage, for each job of each deployment. */
 function catchUpLimits(): Map<string, number> {
   const jobs = services(() => async () => null).flatMap(({ deployment, versions }) =>
     versions.flat().map((job) => ({ ...job, name: `${deployment} ${job.name}` })),
   );
   const most = { skip: 0, one: 1, all: Infinity };
-  // One pass accounts schedule by schedule, each with its own limit.
-  return new Map(
-    jobs.map((job) => [job.name, job.schedules.length * Math.min(most[job.catchUp], job.catchUpLimit)]),
-  );
+  return new Map(jobs.map((job) => [job.name, Math.min(most[job.catchUp], job.catchUpLimit)]));
 }
 
 export function tableOf({ lines }: Books): string {
-  const head = ['job', 'due', ...accounts, 'caught up'];
-  const rows = lines.map(({ job, due, by, caughtUp }) =>
-    [job, due, ...accounts.map((account) => by[account]), caughtUp].map(String),
+  const head = ['job', 'due', ...accounts, 'caught up', 'given up for a catch-up'];
+  const rows = lines.map(({ job, due, by, caughtUp, givenUp }) =>
+    [job, due, ...accounts.map((account) => by[account]), caughtUp, givenUp].map(String),
   );
   const widths = head.map((title, column) =>
     Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)),
