@@ -1,14 +1,14 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { coordinate, type Coordinator } from '../src/coordinate.ts';
+import { coordinate } from '../src/coordinate.ts';
 import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { Sink } from '../src/publish.ts';
 import type { RunRecord } from '../src/run.ts';
-import { sweepJob, type Swept } from '../src/sweep.ts';
-import { deliveryOf, type RunRequest } from '../src/trigger.ts';
-import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
+import { sweepJob } from '../src/sweep.ts';
+import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { after, stage } from './support/rows.ts';
+import { VirtualWorld } from './support/virtual.ts';
 
 const minute = 60_000;
 const hour = 60 * minute;
@@ -22,65 +22,9 @@ beforeEach(async () => {
   await db.query('TRUNCATE cronce.run, cronce.job, cronce.schedule, cronce.pause, cronce.lock');
 });
 
-/** A deployment in virtual time: its jobs, its clock, and what the sweep asked to be run. */
-class World {
-  now: Date;
-  jobs: Job[];
-  readonly asked: RunRequest[] = [];
-  readonly logger = keepingLogger();
-
+class World extends VirtualWorld {
   constructor(now: string, ...jobs: Job[]) {
-    this.now = new Date(now);
-    this.jobs = jobs;
-  }
-
-  get coordinator(): Coordinator {
-    const deliver = async (request: RunRequest) => Promise.resolve(void this.asked.push(request));
-    return coordinatorOn(db.url, { clock: () => this.now, logger: this.logger, deliver });
-  }
-
-  pass(ms: number): this {
-    this.now = new Date(this.now.getTime() + ms);
-    return this;
-  }
-
-  async deliver(job: Job, slot: string): Promise<RunRecord> {
-    return coordinate(deliveryFor(job, slot), minute, this.coordinator);
-  }
-
-  /** Runs what the sweep has asked for, and what that asks for, as each job's own function would. */
-  async runAsked(): Promise<RunRecord[]> {
-    const registry = defineJobs(this.jobs);
-    const runs: RunRecord[] = [];
-    for (let request = this.asked.shift(); request; request = this.asked.shift()) {
-      const delivery = deliveryOf(request, { registry, ownJob: null, deliveryId: null, now: this.now });
-      runs.push(await coordinate(delivery, minute, this.coordinator));
-    }
-    return runs;
-  }
-
-  async sweep(overrides: Partial<Parameters<typeof sweepJob>[0]> = {}): Promise<Swept> {
-    const run = await this.sweepRun(overrides);
-    if (run.status !== 'succeeded') throw new Error(`sweep ${run.status}: ${JSON.stringify(run.error)}`);
-    return run.output as unknown as Swept;
-  }
-
-  async sweepRun(overrides: Partial<Parameters<typeof sweepJob>[0]> = {}): Promise<RunRecord> {
-    const job = sweepJob({
-      registry: defineJobs(this.jobs),
-      deliver: async (request) => void this.asked.push(request),
-      openSession: async () => Session.open(targetOf(db.url)),
-      sinks: [],
-      timeoutMs: 1_000,
-      retentionMs: 30 * day,
-      gapMs: 0,
-      clock: () => this.now,
-      logger: this.logger,
-      ...overrides,
-    });
-    // By hand, since two sweeps of one virtual minute would be duplicates.
-    const byHand = { slot: `manual:${++sweeps}`, byHand: true };
-    return coordinate(deliveryFor(job, this.now, byHand), minute, this.coordinator);
+    super(db.url, now, jobs);
   }
 }
 
