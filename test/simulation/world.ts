@@ -88,6 +88,7 @@ export class World {
   dropped = 0;
   readonly #plan: Plan;
   readonly #db: TestDatabase;
+  readonly #url: string;
   readonly #random: () => number;
   readonly #queue: Happening[] = [];
   readonly #calendar: ReturnType<typeof calendarOf>;
@@ -97,9 +98,11 @@ export class World {
   #turn: Turn | null = null;
   #doomed: (() => Promise<void>) | null = null;
 
-  constructor(plan: Plan, db: TestDatabase) {
+  /** @param url by which the invocations reach the database, if another than its own: a pooler's */
+  constructor(plan: Plan, db: TestDatabase, url = db.url) {
     this.#plan = plan;
     this.#db = db;
+    this.#url = url;
     this.#random = randomFrom(plan.seed);
     this.#calendar = calendarOf(plan);
     this.#now = plan.start.getTime();
@@ -226,9 +229,9 @@ export class World {
 
   /** The process dies in the middle of the work: its connection breaks, and it can reach nobody to say so. */
   async #dieIn(delivery: Delivery, coordinator: Coordinator): Promise<boolean> {
-    const proxy = await startProxy({ targetPort: Number(new URL(this.#db.url).port) });
+    const proxy = await startProxy({ targetPort: Number(new URL(this.#url).port) });
     this.#doomed = async () => proxy.stop();
-    const target = { ...targetOf(proxy.url(this.#db.url)), connectTimeoutMs: 500 };
+    const target = { ...targetOf(proxy.url(this.#url)), connectTimeoutMs: 500 };
     try {
       await coordinate(delivery, 600 * second, { ...coordinator, target });
     } catch (error) {
@@ -260,7 +263,7 @@ export class World {
       registry: defineJobs(service.jobs),
       deployment,
       deliver: async (request) => this.#start(service, request, 2),
-      openSession: async () => Session.open(targetOf(this.#db.url)),
+      openSession: async () => Session.open(targetOf(this.#url)),
       sinks: [],
       timeoutMs: second,
       retentionMs: 365 * day,
@@ -283,7 +286,7 @@ export class World {
   }
 
   #coordinator(service: Service, depth: number): Coordinator {
-    return coordinatorOn(this.#db.url, {
+    return coordinatorOn(this.#url, {
       deployment: service.deployment,
       leaseMs: 2 * second,
       clock: () => new Date(this.#now),
