@@ -968,7 +968,7 @@ AS $function$
     LATERAL (SELECT
       EXISTS (SELECT FROM cronce.run l
               WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.status = 'running') AS running,
-      d.asked_at > t.long_ago AND NOT EXISTS (
+      coalesce(d.asked_at > t.long_ago, false) AND NOT EXISTS (
         SELECT FROM cronce.run l
         WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.trigger = 'sweep'
           AND l.received_at >= d.asked_at AND l.id <> d.id) AS expected,
