@@ -171,7 +171,6 @@ function faultOf(name: string, { kind, longest, shape, allowed }: NameRule): str
 
 /** What only some functions need, only these have. */
 const ofHttpAlone = ['CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS'];
-const ofInvokers = ['CRONCE_LAMBDA_ENDPOINT'];
 
 /** Checked here already: a misspelt setting should fail the deployment and not the first run. */
 function passedOn(environment: NodeJS.ProcessEnv): { settings: Record<string, string>; leaseMs: number } {
@@ -205,14 +204,14 @@ function jobFunction(
   timeoutS: number,
 ): LambdaFunction {
   const isSweep = job.name === sweepName;
-  const plain = without(environment, isSweep ? ofHttpAlone : [...ofHttpAlone, ...ofInvokers]);
+  const plain = without(environment, ofHttpAlone);
   return {
     name: prefix + job.name,
     description: job.description.slice(0, 256),
     handler: isSweep ? '.build/sweep.handler' : '.build/scheduled.handler',
-    role: isSweep ? 'SweepRole' : 'JobRole',
+    role: roleId(job),
     timeout: timeoutS,
-    environment: { ...plain, ...(isSweep && { CRONCE_FUNCTION_PREFIX: prefix }), CRONCE_JOB: job.name },
+    environment: { ...plain, CRONCE_FUNCTION_PREFIX: prefix, CRONCE_JOB: job.name },
     maximumRetryAttempts: job.retries,
     maximumEventAge: longestEventAgeS,
     destinations: { onFailure: { type: 'sqs', arn: deadLetters } },
@@ -315,9 +314,14 @@ function roles(prefix: string, jobs: readonly Job[], eventBus: string | undefine
     toDeadLetters,
     ...(eventBus ? [allow('events:PutEvents', [busArn(eventBus)])] : []),
   ];
+  // Owed slots follow each other: each run asks its own function for the next. No job may start another.
+  const ofJobs = started.map((job) => {
+    const invokeItself = allow('lambda:InvokeFunction', arnsOf(prefix, [job]));
+    return [roleId(job), role('lambda.amazonaws.com', [...run, invokeItself])] as const;
+  });
   const invokeZoned = allow('lambda:InvokeFunction', arnsOf(prefix, zoned));
   return {
-    JobRole: role('lambda.amazonaws.com', run),
+    ...Object.fromEntries(ofJobs),
     SweepRole: role('lambda.amazonaws.com', [...run, invokeAll]),
     HttpRole: role('lambda.amazonaws.com', [writeLogs(prefix), invokeAll]),
     ...(zoned.length > 0 && { SchedulerRole: role('scheduler.amazonaws.com', [invokeZoned, toDeadLetters]) }),
@@ -386,6 +390,11 @@ function deadLetterQueue(prefix: string): Record<string, Resource> {
 function logicalName(name: string): string {
   const plain = name.replaceAll('-', 'Dash');
   return plain.charAt(0).toUpperCase() + plain.slice(1);
+}
+
+/** The sweep may start every job, and a job itself: so each has a role of its own. */
+function roleId({ name }: Job): string {
+  return name === sweepName ? 'SweepRole' : `JobRole${logicalName(name)}`;
 }
 
 function functionId({ name }: Job): string {

@@ -12,6 +12,7 @@ TABLE cronce.job
   paused_by text
   pause_reason text
   deployment text NOT NULL DEFAULT 'default'::text
+  owes boolean NOT NULL DEFAULT false
 
 TABLE cronce.laid
   one boolean NOT NULL DEFAULT true
@@ -80,6 +81,8 @@ TABLE cronce.run
   delayed_ms integer
   delay_until timestamp with time zone
   blocked_by_deployment text
+  asked_at timestamp with time zone
+  paid boolean NOT NULL DEFAULT false
 
 TABLE cronce.schedule
   job text NOT NULL
@@ -89,6 +92,8 @@ TABLE cronce.schedule
   accounted_until timestamp with time zone NOT NULL
   deployment text NOT NULL DEFAULT 'default'::text
   deployed_at timestamp with time zone NOT NULL
+  starts_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+  ends_at timestamp with time zone NOT NULL DEFAULT 'infinity'::timestamp with time zone
 
 TABLE cronce.timeline
   id integer NOT NULL
@@ -107,6 +112,7 @@ CONSTRAINT pause.pause_pkey PRIMARY KEY (deployment, job, paused_at)
 CONSTRAINT run.run_after_lost_known CHECK ((after_lost = ANY (ARRAY['rerun'::text, 'hold'::text])))
 CONSTRAINT run.run_delays_once_over CHECK (((delay_until IS NULL) OR (status <> 'running'::text)))
 CONSTRAINT run.run_over_has_an_end CHECK (((status = 'running'::text) = (finished_at IS NULL)))
+CONSTRAINT run.run_paid_what_was_owed CHECK (((NOT paid) OR (final IS NOT TRUE)))
 CONSTRAINT run.run_pkey PRIMARY KEY (id)
 CONSTRAINT run.run_published_once_over CHECK (((published_at IS NULL) OR (finished_at IS NOT NULL)))
 CONSTRAINT run.run_skip_reason_known CHECK ((skip_reason = ANY (ARRAY['held'::text, 'duplicate'::text, 'paused'::text, 'too_late'::text, 'on_hold'::text, 'off_schedule'::text])))
@@ -114,7 +120,7 @@ CONSTRAINT run.run_skipped_with_a_reason CHECK (((status = 'skipped'::text) = (s
 CONSTRAINT run.run_started_under_a_fence CHECK ((((status = ANY (ARRAY['skipped'::text, 'missed'::text])) = (fence IS NULL)) AND ((fence IS NULL) = (attempt IS NULL))))
 CONSTRAINT run.run_status_known CHECK ((status = ANY (ARRAY['running'::text, 'succeeded'::text, 'failed'::text, 'timed_out'::text, 'lost'::text, 'cancelled'::text, 'skipped'::text, 'missed'::text])))
 CONSTRAINT schedule.schedule_accounted_since_known CHECK ((accounted_until >= known_since))
-CONSTRAINT schedule.schedule_pkey PRIMARY KEY (deployment, job, expression, time_zone)
+CONSTRAINT schedule.schedule_pkey PRIMARY KEY (deployment, job, expression, time_zone, starts_at, ends_at)
 CONSTRAINT timeline.timeline_pkey PRIMARY KEY (id)
 CREATE UNIQUE INDEX example_migration_pkey ON cronce.example_migration USING btree (version)
 CREATE UNIQUE INDEX job_pkey ON cronce.job USING btree (deployment, name)
@@ -130,34 +136,13 @@ CREATE INDEX run_by_slot ON cronce.run USING btree (deployment, job, slot)
 CREATE INDEX run_guessed ON cronce.run USING btree (deployment, delivery_id) WHERE slot_guessed
 CREATE INDEX run_old ON cronce.run USING btree (finished_at) WHERE (finished_at IS NOT NULL)
 CREATE UNIQUE INDEX run_one_success_per_slot ON cronce.run USING btree (deployment, job, slot) WHERE (status = 'succeeded'::text)
+CREATE INDEX run_owed ON cronce.run USING btree (deployment, job, scheduled_for) WHERE ((final = false) AND (NOT paid))
 CREATE UNIQUE INDEX run_pkey ON cronce.run USING btree (id)
 CREATE INDEX run_standing_by_guard ON cronce.run USING btree (guard_key) WHERE ((status = 'running'::text) OR (delay_until IS NOT NULL))
 CREATE INDEX run_standing_by_lock ON cronce.run USING btree (lock_key) WHERE ((status = 'running'::text) OR (delay_until IS NOT NULL))
-CREATE INDEX run_unfinished_slots ON cronce.run USING btree (deployment, finished_at) WHERE (final = false)
 CREATE INDEX run_unpublished ON cronce.run USING btree (deployment, publish_after) WHERE ((published_at IS NULL) AND (finished_at IS NOT NULL))
-CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (deployment, job, expression, time_zone)
+CREATE UNIQUE INDEX schedule_pkey ON cronce.schedule USING btree (deployment, job, expression, time_zone, starts_at, ends_at)
 CREATE UNIQUE INDEX timeline_pkey ON cronce.timeline USING btree (id)
-
-CREATE OR REPLACE FUNCTION cronce.abandoned(patience_ms bigint, most integer, at timestamp with time zone, since timestamp with time zone, deployment text DEFAULT 'default'::text, jobs text[] DEFAULT NULL::text[])
- RETURNS jsonb
- LANGUAGE sql
- SET search_path TO 'pg_catalog', 'pg_temp'
-AS $function$
-  SELECT coalesce(jsonb_agg(cronce.record(a) ORDER BY a.scheduled_for, a.id), '[]') FROM (
-    SELECT r.* FROM cronce.run r
-    WHERE r.deployment = abandoned.deployment AND (abandoned.jobs IS NULL OR r.job = ANY (abandoned.jobs))
-      AND r.status IN ('lost', 'failed', 'timed_out', 'skipped') AND r.final = false AND r.finished_at >= abandoned.since
-      AND r.finished_at < coalesce(abandoned.at, clock_timestamp())
-          - make_interval(secs => CASE WHEN r.status = 'skipped' THEN 0 ELSE abandoned.patience_ms / 1000.0 END)
-      AND NOT EXISTS (
-        SELECT FROM cronce.run l WHERE l.deployment = r.deployment AND l.job = r.job AND l.slot = r.slot
-          AND l.id > r.id AND l.status <> 'missed'
-          AND (l.skip_reason IS DISTINCT FROM 'held' OR l.final = false
-               OR l.received_at > coalesce(abandoned.at, clock_timestamp())
-                                  - make_interval(secs => abandoned.patience_ms / 1000.0)))
-    ORDER BY r.scheduled_for, r.id LIMIT most) a
-$function$
-
 
 CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
  RETURNS jsonb
@@ -166,28 +151,36 @@ CREATE OR REPLACE FUNCTION cronce.account(p jsonb)
 AS $function$
 DECLARE
   own_deployment text := coalesce(p ->> 'deployment', 'default');
+  own_job text := p ->> 'job';
   at   timestamptz := coalesce((p ->> 'now')::timestamptz, clock_timestamp());
-  made cronce.run[];
+  made uuid[];
 BEGIN
   PERFORM cronce.demand_durability();
+  PERFORM FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job FOR NO KEY UPDATE;
   WITH slots AS (
     SELECT g.id, g.slot, g."scheduledFor" AS due, EXISTS (
-        SELECT FROM cronce.pause z WHERE z.deployment = own_deployment AND z.job = p ->> 'job'
+        SELECT FROM cronce.pause z WHERE z.deployment = own_deployment AND z.job = own_job
           AND g."scheduledFor" >= z.paused_at
           AND (z.resumed_at IS NULL OR g."scheduledFor" < z.resumed_at)) AS paused
-    FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text, "scheduledFor" timestamptz)),
+    FROM jsonb_to_recordset(p -> 'slots') g (id uuid, slot text, "scheduledFor" timestamptz)
+    WHERE NOT EXISTS ( -- one may have come since the sweep looked
+      SELECT FROM cronce.run r WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = g.slot
+        AND r.skip_reason IS DISTINCT FROM 'off_schedule')),
   inserted AS (
     INSERT INTO cronce.run (id, deployment, job, slot, scheduled_for, trigger, status, skip_reason, lock_name,
         received_at, finished_at)
-      SELECT s.id, own_deployment, p ->> 'job', s.slot, s.due, 'sweep',
+      SELECT s.id, own_deployment, own_job, s.slot, s.due, 'sweep',
         CASE WHEN s.paused THEN 'skipped' ELSE 'missed' END, CASE WHEN s.paused THEN 'paused' END, p ->> 'lockName', at, at
       FROM slots s
-      RETURNING *)
-  SELECT coalesce(array_agg(x ORDER BY x.scheduled_for), '{}') INTO made FROM inserted x;
-  UPDATE cronce.schedule s SET accounted_until = greatest(s.accounted_until, (p ->> 'until')::timestamptz)
-    WHERE s.deployment = own_deployment AND s.job = p ->> 'job' AND s.expression = p ->> 'expression'
-      AND s.time_zone = p ->> 'timeZone';
-  RETURN (SELECT coalesce(jsonb_agg(cronce.record(r)), '[]') FROM unnest(made) r);
+      RETURNING id)
+  SELECT coalesce(array_agg(x.id), '{}') INTO made FROM inserted x;
+  UPDATE cronce.schedule s SET accounted_until = greatest(s.accounted_until, g.until)
+    FROM jsonb_to_recordset(p -> 'schedules')
+      g (expression text, "timeZone" text, start timestamptz, "end" timestamptz, until timestamptz)
+    WHERE s.deployment = own_deployment AND s.job = own_job AND s.expression = g.expression AND s.time_zone = g."timeZone"
+      AND s.starts_at = coalesce(g.start, '-infinity') AND s.ends_at = coalesce(g."end", 'infinity');
+  PERFORM cronce.grant_catch_up(p, made);
+  RETURN (SELECT coalesce(jsonb_agg(cronce.record(r) ORDER BY r.scheduled_for), '[]') FROM cronce.run r WHERE r.id = ANY (made));
 END $function$
 
 
@@ -259,6 +252,17 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.came_by_itself(r cronce.run)
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT r.trigger NOT IN ('sweep', 'manual') AND r.slot NOT LIKE 'refused:%'
+    AND r.skip_reason IS DISTINCT FROM 'off_schedule'
+$function$
+
+
 CREATE OR REPLACE FUNCTION cronce.claim(p jsonb)
  RETURNS jsonb
  LANGUAGE plpgsql
@@ -293,7 +297,9 @@ DECLARE
   rest_ms   integer := 0;
   left_ms   numeric;
   need_ms   numeric;
+  catching_up uuid;
   owed      boolean := false;
+  owes      boolean;
   made      cronce.run;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -340,9 +346,11 @@ BEGIN
         RETURN jsonb_build_object('replace', blocker);
       END IF;
     END IF;
-    IF reason IS DISTINCT FROM 'duplicate' THEN
+    catching_up := cronce.held_by_catch_up(p, keys, in_way);
+    owed := reason IS NULL AND catching_up IS NOT NULL;
+    IF reason IS NULL OR (reason <> 'duplicate' AND catching_up IS NULL) THEN
       reason := 'held';
-      blocker := in_way.id;
+      blocker := coalesce(catching_up, in_way.id);
     END IF;
   ELSE
     SELECT array_agg(r.id ORDER BY r.id) FILTER (WHERE r.status = 'running'),
@@ -389,7 +397,7 @@ BEGIN
     END IF;
   END IF;
 
-  PERFORM FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
+  SELECT j.owes INTO owes FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
   IF NOT FOUND THEN
     INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
   END IF;
@@ -397,8 +405,13 @@ BEGIN
     made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again);
   ELSE
     made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
+    IF owed AND owes IS NOT TRUE THEN -- a hint, not worth a wait
+      UPDATE cronce.job j SET owes = true WHERE j.deployment = own_deployment AND j.name = (
+        SELECT k.name FROM cronce.job k WHERE k.deployment = own_deployment AND k.name = own_job
+        FOR NO KEY UPDATE SKIP LOCKED);
+    END IF;
   END IF;
-  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms,
+  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms, 'owes', coalesce(owes, false),
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $function$
 
@@ -601,16 +614,92 @@ BEGIN
 END $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.forget_schedule(job text, expression text, time_zone text, deployment text DEFAULT 'default'::text)
+CREATE OR REPLACE FUNCTION cronce.forget_schedule(job text, expression text, time_zone text, deployment text DEFAULT 'default'::text, starts_at timestamp with time zone DEFAULT NULL::timestamp with time zone, ends_at timestamp with time zone DEFAULT NULL::timestamp with time zone)
  RETURNS boolean
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
   DELETE FROM cronce.schedule s WHERE s.deployment = forget_schedule.deployment AND s.job = forget_schedule.job
-    AND s.expression = forget_schedule.expression AND s.time_zone = forget_schedule.time_zone;
+    AND s.expression = forget_schedule.expression AND s.time_zone = forget_schedule.time_zone
+    AND s.starts_at = coalesce(forget_schedule.starts_at, '-infinity') AND s.ends_at = coalesce(forget_schedule.ends_at, 'infinity');
   RETURN FOUND;
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.grant_catch_up(p jsonb, made uuid[])
+ RETURNS void
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  own_deployment text := coalesce(p ->> 'deployment', 'default');
+  own_job  text := p ->> 'job';
+  policy   text := coalesce(p ->> 'catchUp', 'skip');
+  whole    boolean := coalesce((p ->> 'whole')::boolean, true);
+  first_due timestamptz;
+  came     timestamptz[]; -- the bounds of outages
+BEGIN
+  IF policy IN ('one', 'all') AND cardinality(made) > 0 THEN
+    SELECT min(r.scheduled_for) INTO first_due FROM cronce.run r WHERE r.id = ANY (made);
+    SELECT r.scheduled_for INTO first_due FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.job = own_job AND r.scheduled_for < first_due AND cronce.came_by_itself(r)
+      ORDER BY r.scheduled_for DESC LIMIT 1;
+    came := ARRAY(
+      SELECT '-infinity'::timestamptz UNION SELECT r.scheduled_for FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.job = own_job AND r.scheduled_for >= coalesce(first_due, '-infinity')
+        AND cronce.came_by_itself(r)
+      ORDER BY 1);
+    WITH granted AS (
+      SELECT width_bucket(r.scheduled_for, came) AS outage, count(*) AS n, max(r.scheduled_for) AS last,
+        bool_or(r.paid OR (r.asked_at IS NOT NULL AND r.asked_at <> 'infinity')) AS asked
+      FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.job = own_job AND r.status = 'missed' AND r.final = false
+        AND r.scheduled_for >= coalesce(first_due, '-infinity')
+      GROUP BY 1),
+    eligible AS (
+      SELECT r.id, r.scheduled_for, width_bucket(r.scheduled_for, came) AS outage
+      FROM cronce.run r JOIN jsonb_to_recordset(p -> 'slots') g (id uuid, certain boolean) ON g.id = r.id
+      WHERE r.id = ANY (made) AND r.status = 'missed' AND coalesce(g.certain, true)
+        AND r.scheduled_for >= coalesce((p ->> 'earliest')::timestamptz, '-infinity')),
+    ranked AS (
+      SELECT e.id, e.scheduled_for, g.last, coalesce(g.n, 0) AS before, coalesce(g.asked, false) AS asked,
+        row_number() OVER (PARTITION BY e.outage ORDER BY e.scheduled_for) AS from_oldest,
+        row_number() OVER (PARTITION BY e.outage ORDER BY e.scheduled_for DESC) AS from_latest
+      FROM eligible e LEFT JOIN granted g USING (outage))
+    UPDATE cronce.run r SET final = false, asked_at = CASE WHEN policy = 'one' AND NOT whole THEN 'infinity'::timestamptz END
+      FROM ranked x WHERE x.id = r.id AND CASE policy
+        WHEN 'all' THEN x.before + x.from_oldest <= (p ->> 'catchUpLimit')::integer
+        ELSE x.from_latest = 1 AND NOT x.asked AND x.scheduled_for > coalesce(x.last, '-infinity') END;
+    UPDATE cronce.run r SET final = NULL, asked_at = NULL
+      WHERE policy = 'one' AND r.deployment = own_deployment AND r.job = own_job AND r.status = 'missed'
+        AND r.final = false AND NOT r.paid AND (r.asked_at IS NULL OR r.asked_at = 'infinity')
+        AND EXISTS (
+          SELECT FROM cronce.run l WHERE l.id = ANY (made) AND l.final = false AND l.scheduled_for > r.scheduled_for
+            AND width_bucket(l.scheduled_for, came) = width_bucket(r.scheduled_for, came));
+  END IF;
+  UPDATE cronce.run r SET asked_at = NULL
+    WHERE whole AND r.deployment = own_deployment AND r.job = own_job AND r.final = false AND NOT r.paid
+      AND r.asked_at = 'infinity';
+  UPDATE cronce.job j SET owes = true
+    WHERE j.deployment = own_deployment AND j.name = own_job AND NOT j.owes AND EXISTS (
+      SELECT FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.job = own_job AND r.final = false AND NOT r.paid);
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.held_by_catch_up(p jsonb, keys bigint[], in_way cronce.run)
+ RETURNS uuid
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT r.id FROM cronce.run r
+  WHERE r.status = 'running' AND r.lock_key = ANY (keys) AND r.trigger = 'sweep'
+    AND p #>> '{run,trigger}' NOT IN ('manual', 'sweep')
+    AND (in_way.deployment, in_way.job, in_way.slot)
+        IS DISTINCT FROM (p ->> 'deployment', p #>> '{run,job}', p #>> '{run,slot}')
+  ORDER BY r.id = in_way.id DESC, r.claimed_at LIMIT 1
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.held_keys()
@@ -707,16 +796,22 @@ CREATE OR REPLACE FUNCTION cronce.know_schedules(given jsonb, at timestamp with 
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 BEGIN
-  INSERT INTO cronce.schedule AS s (deployment, job, expression, time_zone, known_since, accounted_until, deployed_at)
-    SELECT know_schedules.deployment, g.job, g.expression, g."timeZone", at, at, at
-    FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
+  INSERT INTO cronce.schedule AS s (deployment, job, expression, time_zone, starts_at, ends_at, known_since,
+      accounted_until, deployed_at)
+    SELECT DISTINCT know_schedules.deployment, g.job, g.expression, g."timeZone", coalesce(g.start, '-infinity'),
+      coalesce(g."end", 'infinity'), at, at, at
+    FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text, start timestamptz, "end" timestamptz)
     ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE SET deployed_at = greatest(s.deployed_at, excluded.deployed_at);
   INSERT INTO cronce.job (deployment, name, first_seen_at)
     SELECT DISTINCT know_schedules.deployment, g.job, at FROM jsonb_to_recordset(given) g (job text) ON CONFLICT DO NOTHING;
   RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('job', s.job, 'expression', s.expression, 'timeZone', s.time_zone,
+      'start', nullif(s.starts_at, '-infinity'), 'end', nullif(s.ends_at, 'infinity'),
       'knownSince', s.known_since, 'accountedUntil', s.accounted_until, 'deployedAt', s.deployed_at,
-      'gone', NOT EXISTS (SELECT FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text)
-                          WHERE g.job = s.job AND g.expression = s.expression AND g."timeZone" = s.time_zone))), '[]')
+      'gone', NOT EXISTS (
+        SELECT FROM jsonb_to_recordset(given) g (job text, expression text, "timeZone" text, start timestamptz, "end" timestamptz)
+        WHERE g.job = s.job AND g.expression = s.expression AND g."timeZone" = s.time_zone
+          AND coalesce(g.start, '-infinity') = s.starts_at AND coalesce(g."end", 'infinity') = s.ends_at))
+      ORDER BY s.job, s.expression, s.time_zone, s.starts_at, s.ends_at), '[]')
     FROM cronce.schedule s WHERE s.deployment = know_schedules.deployment);
 END $function$
 
@@ -800,6 +895,47 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.next_owed(deployment text, job text, patience_ms bigint, at timestamp with time zone DEFAULT NULL::timestamp with time zone, since timestamp with time zone DEFAULT NULL::timestamp with time zone, manual boolean DEFAULT false)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  chosen uuid;
+  busy   boolean;
+  more   boolean;
+  made   cronce.run;
+BEGIN
+  PERFORM FROM cronce.job j
+    WHERE j.deployment = next_owed.deployment AND j.name = next_owed.job AND j.paused_at IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN NULL;
+  END IF;
+  PERFORM cronce.pay(next_owed.deployment, next_owed.job);
+  SELECT bool_or(o.on_its_way), (array_agg(o.id ORDER BY o.due, o.id) FILTER (WHERE o.ready
+           AND (NOT next_owed.manual OR o.slot LIKE 'manual:%')))[1], count(DISTINCT o.slot) > 1
+    INTO busy, chosen, more
+    FROM cronce.owed(next_owed.deployment, next_owed.job, next_owed.patience_ms, next_owed.at, next_owed.since) o;
+  IF busy THEN
+    RETURN NULL;
+  END IF;
+  UPDATE cronce.job j SET owes = more
+    WHERE j.deployment = next_owed.deployment AND j.name = next_owed.job AND j.owes <> more;
+  UPDATE cronce.run r SET asked_at = coalesce(next_owed.at, clock_timestamp()) WHERE r.id = chosen RETURNING r.* INTO made;
+  RETURN CASE WHEN made.id IS NOT NULL THEN cronce.record(made) END;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.not_asked(debt uuid)
+ RETURNS void
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  UPDATE cronce.run r SET asked_at = NULL WHERE r.id = debt
+$function$
+
+
 CREATE OR REPLACE FUNCTION cronce.orphans(gap_ms integer, most integer, deployment text DEFAULT 'default'::text)
  RETURNS TABLE(id uuid, fence bigint)
  LANGUAGE plpgsql
@@ -817,6 +953,33 @@ BEGIN
   RETURN QUERY SELECT r.id, r.fence FROM unnest(stale) r
     WHERE NOT EXISTS (SELECT FROM cronce.held_keys() h WHERE h.pid = r.backend_pid AND h.key = r.lock_key);
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.owed(deployment text, job text, patience_ms bigint, at timestamp with time zone, since timestamp with time zone)
+ RETURNS TABLE(id uuid, slot text, due timestamp with time zone, on_its_way boolean, ready boolean)
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT d.id, d.slot, d.scheduled_for,
+    s.running OR s.expected OR (s.patient AND d.trigger = 'sweep'),
+    NOT (s.running OR s.expected OR s.patient)
+  FROM cronce.run d,
+    LATERAL (SELECT coalesce(owed.at, clock_timestamp()) - make_interval(secs => owed.patience_ms / 1000.0) AS long_ago) t,
+    LATERAL (SELECT
+      EXISTS (SELECT FROM cronce.run l
+              WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.status = 'running') AS running,
+      coalesce(d.asked_at > t.long_ago, false) AND NOT EXISTS (
+        SELECT FROM cronce.run l
+        WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.trigger = 'sweep'
+          AND l.received_at >= d.asked_at AND l.id <> d.id) AS expected,
+      d.status IN ('failed', 'timed_out', 'lost') AND (d.finished_at >= t.long_ago OR EXISTS (
+        SELECT FROM cronce.run l
+        WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.id > d.id
+          AND l.skip_reason = 'held' AND l.received_at > t.long_ago)) AS patient) s
+  WHERE d.deployment = owed.deployment AND d.job = owed.job AND d.final = false AND NOT d.paid
+    AND d.status IN ('missed', 'skipped', 'failed', 'timed_out', 'lost')
+    AND d.asked_at IS DISTINCT FROM 'infinity' AND d.finished_at >= coalesce(owed.since, '-infinity')
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.pause_job(name text, by text, reason text, at timestamp with time zone, deployment text DEFAULT 'default'::text)
@@ -839,6 +1002,22 @@ BEGIN
   END IF;
   RETURN made;
 END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.pay(deployment text, job text)
+ RETURNS void
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  UPDATE cronce.run d SET paid = true
+  WHERE d.deployment = pay.deployment AND d.job = pay.job AND d.final = false AND NOT d.paid
+    AND EXISTS (
+      SELECT FROM cronce.run l
+      WHERE l.deployment = d.deployment AND l.job = d.job AND l.slot = d.slot AND l.id <> d.id
+        AND (l.status = 'succeeded' OR l.final
+             OR (l.id > d.id AND l.status <> 'missed'
+                 AND (l.final = false OR l.skip_reason IN ('duplicate', 'too_late', 'on_hold', 'off_schedule')))))
+$function$
 
 
 CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer, deployment text DEFAULT 'default'::text)

@@ -8,7 +8,7 @@ import { callSql, transaction } from './postgres/call.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
-export const schemaVersion = 3;
+export const schemaVersion = 4;
 
 /** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
 const patienceMs = 1_000;
@@ -29,6 +29,8 @@ export interface Claimed {
   readonly settled: readonly RunRecord[];
   /** Lock delay: ms until a predecessor that did not end by itself has surely stopped. */
   readonly restMs: number;
+  /** The job owes slots: see owed.ts. */
+  readonly owes: boolean;
 }
 
 /** Nothing was recorded: what stood in the way was asked to end for this delivery, or its slot was guessed before. */
@@ -133,7 +135,7 @@ function policyJson(job: Job, byHand: boolean, replace: boolean): object {
 }
 
 type ClaimAnswer =
-  | { run: RunRecord; settled: RunRecord[]; restMs: number }
+  | { run: RunRecord; settled: RunRecord[]; restMs: number; owes: boolean }
   | { replace: string }
   | { slot: string; scheduledFor: string };
 
@@ -142,6 +144,6 @@ export function claimed(results: readonly QueryResult[]): Claimed | NotClaimed {
   if ('replace' in answer) return { kind: 'replace', holder: answer.replace };
   if ('slot' in answer)
     return { kind: 'guessed', slot: answer.slot, scheduledFor: new Date(answer.scheduledFor) };
-  const { run, settled, restMs } = answer;
-  return { kind: 'claimed', run: toRecord(run), settled: settled.map(toRecord), restMs };
+  const { run, settled, restMs, owes } = answer;
+  return { kind: 'claimed', run: toRecord(run), settled: settled.map(toRecord), restMs, owes };
 }

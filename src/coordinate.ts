@@ -14,6 +14,7 @@ import {
 import type { Job } from './job.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
 import { recordOutcome } from './outcome.ts';
+import { longestChain, nextOwed, notAsked, passesOn, requestFor } from './owed.ts';
 import type { Target } from './postgres/driver.ts';
 import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from './postgres/errors.ts';
 import { patiently } from './postgres/patience.ts';
@@ -21,7 +22,7 @@ import { answerOf, toRecord } from './postgres/record.ts';
 import { Session } from './postgres/session.ts';
 import { publish, type Sink } from './publish.ts';
 import { isOver, unnamedDeployment, type Logger, type RunRecord } from './run.ts';
-import type { Delivery } from './trigger.ts';
+import type { Delivery, RunRequest } from './trigger.ts';
 import { performWork } from './work.ts';
 
 /**
@@ -42,12 +43,18 @@ export interface Coordinator {
   readonly sinks: readonly Sink[];
   readonly publishTimeoutMs: number;
   readonly logger: Logger;
+  /** Hands a run to its job's function: where slots are owed, each run asks for the next. Absent, only the sweep does. */
+  readonly deliver?: (request: RunRequest) => Promise<void>;
+  /** Runs that ended longer ago may be deleted, ms: what they owe is owed no more. */
+  readonly retentionMs?: number;
   /** Stands in for the server's clock, where time is simulated. */
   readonly clock?: () => Date;
 }
 
 /** What is kept of the invocation's time for recording an outcome before the kill, ms. */
 export const recordingMs = 4_000;
+/** What asking for the next owed slot may take, ms: a session, a statement, an event to Lambda. */
+const passingOnMs = 5_000;
 const graceMs = 500;
 const messageMs = 1_500;
 const claimsAtMost = 10;
@@ -71,6 +78,7 @@ export async function coordinate(
   try {
     const run = isOver(claim.run) ? claim.run : await path.workUnderLock(session, claim);
     await path.publish(session, [...claim.settled, run]);
+    await path.passOn(run, claim.owes);
     return run;
   } finally {
     await session.close();
@@ -168,7 +176,9 @@ class Path {
   async claimAndLock(session: Session): Promise<Claim> {
     const runId = uuidV7();
     const { job } = this.#delivery;
-    const replaceUntil = performance.now() + (job.overlap === 'replace' ? job.waitMs : 0);
+    // A slot that catches up asks nobody to give way: what came in its time goes first.
+    const replaces = job.overlap === 'replace' && this.#delivery.trigger !== 'sweep';
+    const replaceUntil = performance.now() + (replaces ? job.waitMs : 0);
     let failures = 0;
     for (let again = 0; again < claimsAtMost; again++) {
       const request = this.#request(runId, again > 0, performance.now() < replaceUntil);
@@ -257,7 +267,7 @@ class Path {
   async #recorded(session: Session, sql: string): Promise<Claim> {
     const results = await session.send(`ROLLBACK; ${sql}`, Math.max(messageMs, this.#timeLeftMs()));
     const run = toRecord(answerOf<RunRecord>(results, 'recorded'));
-    return { kind: 'claimed', run, settled: [], restMs: 0, entered: false, pid: 0 };
+    return { kind: 'claimed', run, settled: [], restMs: 0, owes: false, entered: false, pid: 0 };
   }
 
   async workUnderLock(session: Session, claim: Claim): Promise<RunRecord> {
@@ -292,6 +302,38 @@ class Path {
       session.lost.aborted && sinks.length > 0 ? await this.openSession().catch(() => session) : session;
     await publish(usable, runs, { sinks, logger, timeoutMs, deployment: this.#deployment });
     if (usable !== session) await usable.close();
+  }
+
+  /**
+   * Where slots are owed, asks for the next: they run one after another, whoever ends. On a session of its own, since the
+   * run's may be lost or has said goodbye. Never throws: what is not asked for here, the sweep asks for.
+   */
+  async passOn(run: RunRecord, owes: boolean): Promise<void> {
+    const { deliver, logger } = this.#coordinator;
+    const chain = (this.#delivery.chain ?? 0) + 1;
+    if (!deliver || chain > longestChain || !passesOn(run, owes) || this.#timeLeftMs() < passingOnMs) return;
+    try {
+      await this.#askForNext(run.job, chain, deliver);
+    } catch (error) {
+      logger.warn(`${run.job}: the next owed slot was not asked for; the sweep will`, {
+        error: String(error),
+      });
+    }
+  }
+
+  async #askForNext(job: string, chain: number, deliver: NonNullable<Coordinator['deliver']>): Promise<void> {
+    const session = await this.openSession();
+    try {
+      const of = { deployment: this.#deployment, job, retentionMs: this.#coordinator.retentionMs ?? null };
+      const debt = await nextOwed(session, { ...of, ...this.#now() });
+      if (!debt) return;
+      await deliver(requestFor(debt, chain)).catch(async (error: unknown) => {
+        await notAsked(session, debt);
+        throw error;
+      });
+    } finally {
+      await session.close();
+    }
   }
 
   #workMs(): number {

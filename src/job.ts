@@ -139,7 +139,9 @@ export interface JobOptions {
   readonly startDeadlineMs?: number;
   /**
    * What becomes of due slots that nothing delivered, once the sweep has recorded them as `missed`: `skip` (default)
-   * leaves it at that, `one` runs the latest of them, `all` runs each, oldest first, `catchUpLimit` at most.
+   * leaves it at that, `one` runs the latest of an outage, `all` the oldest `catchUpLimit` of it, oldest first. An outage
+   * lies between two slots that came by themselves. They run one after another; a slot that one of them turns away runs
+   * in its turn.
    */
   readonly catchUp?: 'skip' | 'one' | 'all';
   /** 1 to 1000; default 10. */

@@ -84,8 +84,9 @@ export interface RunRecord {
   readonly attempt: number | null;
   readonly maxAttempts: number | null;
   /**
-   * No further attempt follows. Null while running and for skips, but false for one that was given up for want of time
-   * (a lock delay, a claim that could not get through): the sweep delivers it again.
+   * No further attempt follows. Null while running, and for skips and missed slots, but false for what is owed: a slot
+   * given up for want of time (a lock delay, a claim that could not get through) or for one that caught up, and a missed
+   * one that is to run late.
    */
   readonly final: boolean | null;
   readonly leaseMs: number | null;

@@ -32,9 +32,11 @@ export interface Delivery {
   readonly deliveryId: string | null;
   readonly requestedBy: string | null;
   readonly params: Json;
+  /** How many invocations have started each other, up to this one; absent for one that none has. */
+  readonly chain?: number;
 }
 
-/** What the HTTP entry and the sweep send to a job's function. */
+/** What the HTTP entry, the sweep, and a run of a job that owes slots send to a job's function. */
 export interface RunRequest {
   readonly cronce: {
     readonly job: string;
@@ -45,6 +47,8 @@ export interface RunRequest {
     readonly scheduledFor?: string | null;
     readonly requestedBy?: string | null;
     readonly params?: Json;
+    /** How many invocations have started each other, this one included: see owed.ts. */
+    readonly chain?: number;
   };
 }
 
@@ -242,7 +246,7 @@ function kindOf(fields: Fields, schedule: JobSchedule | undefined): TriggerKind 
 
 // --- run requests -------------------------------------------------------------------------------
 
-const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'params'];
+const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'params', 'chain'];
 const longestSlot = 300;
 const longestRequester = 200;
 
@@ -268,7 +272,14 @@ function requested(event: Fields, around: Surroundings): Delivery {
     deliveryId: around.deliveryId,
     requestedBy: requesterIn(request, job),
     params: paramsIn(request, job),
+    chain: chainIn(request, job),
   };
+}
+
+function chainIn(request: Fields, job: Job): number {
+  const chain = request['chain'] ?? 0;
+  if (typeof chain === 'number' && Number.isInteger(chain) && chain >= 0) return chain;
+  throw new TriggerError('the chain of a run request is no whole number from 0 on; leave it out', job);
 }
 
 function triggerIn(request: Fields, job: Job): 'manual' | 'sweep' {

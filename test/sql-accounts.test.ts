@@ -15,68 +15,226 @@ const minute = 60_000;
 const at = (hours: number, minutes = 0) =>
   new Date(Date.UTC(2026, 10, 29, hours, minutes)).toISOString().replace('.000Z', 'Z');
 
-describe('abandoned', () => {
+describe('what a job owes', () => {
   const ago = (minutes: number) => ({ finished_at: after(-minutes * minute) });
   const owed = (columns: Columns = {}) => ({ status: 'lost', final: false, ...ago(30), ...columns });
   const turnedAway = (columns: Columns = {}) => ({ status: 'skipped', final: false, ...ago(30), ...columns });
+  const missed = (columns: Columns = {}) => ({ status: 'missed', final: false, trigger: 'sweep', ...ago(30), ...columns }); // prettier-ignore
   const held = (minutes: number, columns: Columns = {}) => ({
     ...{ status: 'skipped', received_at: after(-minutes * minute), ...ago(minutes) },
     ...columns,
   });
+  const asked = (minutes: number) => ({ asked_at: after(-minutes * minute) });
+  const came = (minutes: number, columns: Columns = {}) => held(minutes, { trigger: 'sweep', ...columns });
 
-  /** With a patience of 10 min, and a retention of an hour. The last column: which of the rows are owed. */
-  it.each<[string, Columns[], number[]]>([
-    ['lost', [owed()], [0]],
-    ['failed', [owed({ status: 'failed' })], [0]],
-    ['timed out', [owed({ status: 'timed_out' })], [0]],
-    ['given up for want of time', [turnedAway()], [0]],
-    ['given up this moment', [turnedAway(ago(0))], [0]],
-    ['cancelled', [owed({ status: 'cancelled' })], []],
-    ['succeeded', [owed({ status: 'succeeded' })], []],
-    ['final', [owed({ final: true })], []],
-    ['a skip like any other', [turnedAway({ final: null })], []],
-    ['not waited for long enough: Lambda may deliver it again', [owed(ago(9))], []],
-    ['past the retention', [owed(ago(61))], []],
-    ['tried again since, and well', [owed(), { status: 'succeeded', final: true }], []],
-    ['tried again since, and not well', [owed(), owed({ attempt: 2 })], [1]],
-    ['running again', [owed(), {}], []],
-    ['tried before', [owed({ final: true }), owed()], [1]],
-    ['a duplicate of it was turned away long ago', [owed(), held(20)], [0]],
-    ['a duplicate of it was turned away just now, and retries may follow', [owed(), held(9)], []],
-    ['a duplicate of it was paused', [owed(), held(20, { skip_reason: 'paused' })], []],
-    ['given up since', [owed(), turnedAway(ago(20))], [1]],
-    ['missed since: that is no try', [owed(), { status: 'missed', ...ago(20) }], [0]],
-    ['another slot was tried', [owed(), { status: 'succeeded', final: true, slot: at(13) }], [0]],
-    ['another job was tried', [owed(), { status: 'succeeded', final: true, job: 'x' }], [0]],
-    ['another deployment’s was tried', [owed(), { status: 'succeeded', final: true, deployment: 'x' }], [0]],
-    ['another deployment’s', [owed({ deployment: 'x' })], []],
+  async function next(s: Stage, of: { since?: string | null; at?: string | null; manual?: boolean } = {}) {
+    const { since = fromNow(-60 * minute), at: time = null, manual = false } = of;
+    return s.ask<Row | null>(`next_owed('default', $1, $2, $3, $4, $5)`, s.job, 10 * minute, time, since, manual); // prettier-ignore
+  }
+
+  /** With a patience of 10 min, and a retention of an hour. The last column: which of the rows is the next, if any. */
+  it.each<[string, Columns[], number | null]>([
+    ['lost', [owed()], 0],
+    ['failed', [owed({ status: 'failed' })], 0],
+    ['timed out', [owed({ status: 'timed_out' })], 0],
+    ['given up for want of time', [turnedAway()], 0],
+    ['given up this moment', [turnedAway(ago(0))], 0],
+    ['missed and wanted', [missed()], 0],
+    ['missed this moment, and wanted', [missed(ago(0))], 0],
+    ['missed, and that is that', [missed({ final: null })], null],
+    ['cancelled', [owed({ status: 'cancelled' })], null],
+    ['succeeded', [owed({ status: 'succeeded' })], null],
+    ['final', [owed({ final: true })], null],
+    ['a skip like any other', [turnedAway({ final: null })], null],
+    ['not waited for long enough: Lambda may deliver it again', [owed(ago(9))], null],
+    ['past the retention', [owed(ago(61))], null],
+    ['tried again since, and well', [owed(), { status: 'succeeded', final: true }], null],
+    ['tried before, and well, though recorded later', [{ status: 'succeeded', final: true }, missed()], null],
+    ['tried again since, and not well', [owed(), owed({ attempt: 2 })], 1],
+    ['tried again since, for the last time', [owed(), owed({ attempt: 3, final: true })], null],
+    ['running again', [owed(), {}], null],
+    ['tried before', [owed({ final: true, slot: at(1) }), owed()], 1],
+    ['a duplicate of it was turned away long ago', [owed(), held(20)], 0],
+    ['a duplicate of it was turned away just now, and retries may follow', [owed(), held(9)], null],
+    [
+      'a duplicate of it was paused: it is owed all the same',
+      [owed(), held(20, { skip_reason: 'paused' })],
+      0,
+    ],
+    ['a duplicate came too late', [owed(), held(20, { skip_reason: 'too_late' })], null],
+    ['a duplicate came too late before that', [held(40, { skip_reason: 'too_late' }), owed()], 1],
+    ['a duplicate found it on hold', [owed(), held(20, { skip_reason: 'on_hold' })], null],
+    ['given up since', [owed(), turnedAway(ago(20))], 1],
+    ['turned away twice: it owes once', [turnedAway(), turnedAway(ago(20))], 1],
+    ['missed since: that is no try', [owed(), missed({ final: null, ...ago(20) })], 0],
+    ['another slot was tried', [owed(), { status: 'succeeded', final: true, slot: at(13) }], 0],
+    ['another job was tried', [owed(), { status: 'succeeded', final: true, job: 'x' }], 0],
+    ['another deployment’s was tried', [owed(), { status: 'succeeded', final: true, deployment: 'x' }], 0],
+    ['another deployment’s', [owed({ deployment: 'x' })], null],
+    ['another job’s', [owed({ job: 'x' })], null],
+    ['asked for and not come yet', [missed(asked(9))], null],
+    ['asked for and not come for so long', [missed(asked(11))], 0],
+    ['asked for and turned away', [missed(asked(9)), came(8)], 0],
+    ['asked for after it was turned away', [missed(asked(7)), came(8)], null],
+    ['asked for, and a duplicate of its own came', [missed(asked(9)), held(8)], null],
+    ['held back, since later ones may be missed', [missed({ asked_at: 'infinity' })], null],
+    ['paid', [missed({ paid: true })], null],
+    ['behind an older one', [missed({ slot: at(14), scheduled_for: at(14) }), missed()], 1],
+    [
+      'behind an older one that is asked for',
+      [missed({ slot: at(14), scheduled_for: at(14) }), missed(asked(1))],
+      null,
+    ],
+    [
+      'beside one that runs',
+      [missed({ slot: at(14), scheduled_for: at(14) }), missed(), { trigger: 'sweep' }],
+      null,
+    ],
+    [
+      'behind one that failed, with a retry to come',
+      [missed({ slot: at(14), scheduled_for: at(14) }), owed({ trigger: 'sweep', ...ago(9) })],
+      null,
+    ],
+    [
+      'beside a slot of its time that failed, with a retry to come',
+      [missed({ slot: at(14), scheduled_for: at(14) }), owed(ago(9))],
+      0,
+    ],
+    [
+      'before one that is held back',
+      [missed({ slot: at(11), scheduled_for: at(11), asked_at: 'infinity' }), missed()],
+      1,
+    ],
   ])('%s', async (_what, rows, expected) => {
     const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job });
     const ids: string[] = [];
     for (const row of rows) ids.push(await s.run(row));
-    const answer = await s.ask<Row[]>('abandoned($1, 100, NULL, $2)', 10 * minute, fromNow(-60 * minute));
-    expect(answer.map(({ id }) => ids.indexOf(String(id)))).toEqual(expected);
+    const answer = await next(s);
+    expect(answer && ids.indexOf(String(answer['id']))).toEqual(expected);
+    if (answer === null) return;
+    const since = (Date.now() - ((await s.row(String(answer['id'])))['asked_at'] as Date).getTime()) / minute;
+    expect(since, 'it counts as asked for').toBeLessThan(5);
+    expect(await next(s), 'one at a time').toBeNull();
+    await s.ask('not_asked($1)', answer['id']);
+    expect(await next(s), 'unless it could not be handed over').toMatchObject({ id: answer['id'] });
   });
 
-  it('only of the jobs that there are, by their slots’ order, no more than wanted, at the time that it is told', async () => {
-    const [s, gone] = [stage(db), stage(db)];
-    await gone.run(owed());
+  it('is asked for oldest first, whatever the order of the records; at the time that it is told', async () => {
+    const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job });
     for (const hour of [3, 1, 2]) await s.run(owed({ slot: at(hour), scheduled_for: at(hour) }));
-    const ask = async (time: string | null, most = 100, jobs: string[] | null = [s.job]) => {
-      const since = fromNow(-60 * minute);
-      const rows = await s.ask<Row[]>('abandoned($1, $2, $3, $4, $5, $6)', 10 * minute, most, time, since, 'default', jobs); // prettier-ignore
-      return rows.map(({ slot }) => slot);
-    };
-    expect(await ask(null)).toEqual([at(1), at(2), at(3)]);
-    expect(await ask(null, 2)).toEqual([at(1), at(2)]);
-    expect(await ask(fromNow(-25 * minute))).toEqual([]);
-    expect(await ask(null, 100, null)).toHaveLength(4);
+    expect(await next(s, { at: fromNow(-25 * minute) }), 'still patient then').toBeNull();
+    const order: unknown[] = [];
+    for (let one = await next(s); one !== null; one = await next(s)) {
+      order.push(one['slot']);
+      await s.run({ status: 'succeeded', final: true, slot: one['slot'], scheduled_for: one['slot'] });
+    }
+    expect(order).toEqual([at(1), at(2), at(3)]);
+    const paid = await db.query('SELECT DISTINCT paid FROM cronce.run WHERE final = false');
+    expect(paid, 'what is over is looked at no more').toEqual([{ paid: true }]);
+  });
+
+  it('is not asked for while the job is paused; of a disabled job only what was run by hand', async () => {
+    const s = stage(db);
+    await s.run(missed());
+    await s.ask(`pause_job($1, 'ann', NULL, NULL)`, s.job);
+    expect(await next(s)).toBeNull();
+    await s.ask(`resume_job($1, 'bob', NULL)`, s.job);
+    expect(await next(s, { manual: true })).toBeNull();
+    const byHand = await s.run(owed({ slot: 'manual:k' }));
+    expect(await next(s, { manual: true })).toMatchObject({ id: byHand });
+  });
+
+  it('is chosen by one at a time: who comes second waits for nobody, and chooses nothing', async () => {
+    const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job });
+    await s.run(missed());
+    await s.run(missed({ slot: at(14), scheduled_for: at(14) }));
+    await holding(db, {}, async ({ session }) => {
+      await session.query(`SELECT cronce.next_owed('default', '${s.job}', 600000)`);
+      expect(await next(s)).toBeNull();
+    });
+    expect(await next(s)).toMatchObject({ slot: noon });
+  });
+
+  it('a job’s hint says whether more is owed than what was asked for', async () => {
+    const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job, owes: true });
+    await s.insert('job', { deployment: 'x', name: s.job, owes: true });
+    const owes = async () =>
+      (await db.query('SELECT owes FROM cronce.job WHERE name = $1 ORDER BY deployment', [s.job])).map((row) => row['owes']); // prettier-ignore
+    const first = await s.run(missed());
+    await s.run(missed({ slot: at(14), scheduled_for: at(14) }));
+    await next(s);
+    expect(await owes()).toEqual([true, true]);
+    await db.query(`UPDATE cronce.run SET paid = true WHERE id = $1`, [first]);
+    await next(s);
+    expect(await owes()).toEqual([false, true]);
+  });
+});
+
+describe('a delivery that is turned away', () => {
+  const sweeps = (columns: Columns = {}) => ({ trigger: 'sweep', slot: at(9), guard_key: '7', ...columns });
+
+  /** By this run, in whose hands the lock is. The last column: it is owed. */
+  it.each<[string, Columns, Columns, boolean]>([
+    ['for one that catches up', sweeps(), {}, true],
+    ['by Scheduler too', sweeps(), { trigger: 'scheduler' }, true],
+    ['without a time of its own too', sweeps(), { trigger: 'unknown', slotGuessed: true }, true],
+    ['for one of its time', sweeps({ trigger: 'rule' }), {}, false],
+    ['for one that a person started', sweeps({ trigger: 'manual' }), {}, false],
+    ['for another job’s that catches up', sweeps({ job: 'x' }), {}, true],
+    ['for another deployment’s that catches up', sweeps({ deployment: 'x' }), {}, true],
+    ['for another job’s slot of the same time', sweeps({ job: 'x', slot: noon }), {}, true],
+    ['for the run of its own slot', { trigger: 'sweep' }, {}, false],
+    ['though a person asked for it', sweeps(), { trigger: 'manual' }, false],
+    ['though it is owed already', sweeps(), { trigger: 'sweep' }, false],
+  ])('%s', async (_what, holder, run, isOwed) => {
+    const s = stage(db);
+    await holding(db, { keys: [s.key] }, async ({ pid }) => {
+      const inWay = await s.run({ backend_pid: pid, ...holder });
+      const { run: made } = await s.ask<{ run: Row }>('claim($1)', s.claim({ run }));
+      expect(made).toMatchObject({ skipReason: 'held', blockedBy: inWay, final: isOwed ? false : null });
+    });
+    const [row] = await db.query(`SELECT owes FROM cronce.job WHERE name = $1`, [s.job]);
+    expect(row).toEqual({ owes: isOwed });
+  });
+
+  it('for one that catches up in one of several places, though another is the elder', async () => {
+    const s = stage(db);
+    await holding(db, { keys: ['1', '2'] }, async ({ pid }) => {
+      await s.run({ backend_pid: pid, trigger: 'rule', slot: at(8), lock_key: '1', guard_key: '8', claimed_at: after(-60_000) }); // prettier-ignore
+      const inWay = await s.run({ backend_pid: pid, ...sweeps(), lock_key: '2' });
+      const { run: made } = await s.ask<{ run: Row }>('claim($1)', s.claim({ lock: { keys: ['1', '2'] } }));
+      expect(made).toMatchObject({ skipReason: 'held', blockedBy: inWay, final: false });
+    });
+  });
+
+  it('while its job is paused is not owed, but paused', async () => {
+    const s = stage(db);
+    await s.ask(`pause_job($1, 'ann', NULL, NULL)`, s.job);
+    await holding(db, { keys: [s.key] }, async ({ pid }) => {
+      await s.run({ backend_pid: pid, ...sweeps() });
+      const { run: made } = await s.ask<{ run: Row }>('claim($1)', s.claim());
+      expect(made).toMatchObject({ skipReason: 'paused', final: null });
+    });
+  });
+
+  it('a claim says whether its job owes', async () => {
+    const s = stage(db);
+    const owes = async (slot: string) =>
+      (await s.ask<Row>('claim($1)', s.claim({ run: { slot }, lock: { keys: [String(slot.length)], guard: '5' } })))['owes']; // prettier-ignore
+    expect(await owes('a')).toBe(false);
+    await db.query(`UPDATE cronce.job SET owes = true WHERE name = $1`, [s.job]);
+    expect(await owes('ab')).toBe(true);
   });
 });
 
 describe('account', () => {
   const due = (...hours: number[]) => hours.map((hour) => ({ id: randomUUID(), slot: at(hour), scheduledFor: at(hour) })); // prettier-ignore
   const schedule = { expression: 'cron(0 * * * ? *)', timeZone: 'UTC' };
+  const page = (s: Stage, columns: Columns) => ({ job: s.job, lockName: s.job, schedules: [], ...columns });
 
   it.each<[string, (s: Stage) => Columns[], string[]]>([
     ['without a pause', () => [], ['missed', 'missed', 'missed']],
@@ -98,25 +256,128 @@ describe('account', () => {
         ...(pause['resumed_at'] === undefined ? {} : { resumed_by: 'bob' }),
         ...pause,
       });
-    const given = { job: s.job, ...schedule, lockName: s.job, until: at(2), slots: due(0, 1, 2) };
-    const made = await s.ask<Row[]>('account($1)', given);
+    const made = await s.ask<Row[]>('account($1)', page(s, { slots: due(0, 1, 2) }));
     expect(made.map(({ skipReason, status }) => skipReason ?? status)).toEqual(outcomes);
-    expect(made).toMatchObject([{ slot: at(0), trigger: 'sweep', deployment: 'default' }, {}, {}]);
+    expect(made).toMatchObject([
+      { slot: at(0), trigger: 'sweep', deployment: 'default', final: null },
+      {},
+      {},
+    ]);
     expect(await db.query('SELECT DISTINCT published_at FROM cronce.run')).toEqual([{ published_at: null }]);
   });
 
-  it('goes on from there, never back, and with the one schedule only', async () => {
+  it('records nothing of a slot that has come since the sweep looked', async () => {
+    const s = stage(db);
+    await s.run({ slot: at(1), scheduled_for: at(1) });
+    await s.run({ slot: at(2), scheduled_for: at(2), status: 'skipped', skip_reason: 'off_schedule' });
+    const made = await s.ask<Row[]>('account($1)', page(s, { slots: due(0, 1, 2) }));
+    expect(made.map(({ slot }) => slot)).toEqual([at(0), at(2)]);
+  });
+
+  it('goes on from there, never back, and with its schedules only', async () => {
     const s = stage(db);
     const known = { deployment: 'default', job: s.job, expression: schedule.expression, time_zone: 'UTC', known_since: at(0), accounted_until: at(4), deployed_at: at(4) }; // prettier-ignore
-    const others = [{ expression: 'rate(1 hour)' }, { time_zone: 'Europe/Berlin' }, { job: 'x' }, { deployment: 'x' }]; // prettier-ignore
-    for (const other of [{}, ...others]) await s.insert('schedule', { ...known, ...other });
-    const until = async (hour: number) => {
-      await s.ask('account($1)', { job: s.job, ...schedule, lockName: s.job, until: at(hour), slots: [] });
+    const others = [{ expression: 'rate(1 hour)' }, { time_zone: 'Europe/Berlin' }, { job: 'x' }, { deployment: 'x' }, { ends_at: at(20) }, { starts_at: at(20) }]; // prettier-ignore
+    for (const other of [{}, ...others]) await s.insert('schedule', { ...known, starts_at: '-infinity', ends_at: 'infinity', ...other }); // prettier-ignore
+    const until = async (hour: number, window: Columns = {}) => {
+      const schedules = [{ ...schedule, until: at(hour), ...window }];
+      await s.ask('account($1)', page(s, { schedules, slots: [] }));
       const rows = await db.query('SELECT accounted_until AS u FROM cronce.schedule ORDER BY u DESC');
       return rows.map(({ u }) => (u as Date).getUTCHours());
     };
-    expect(await until(3)).toEqual([4, 4, 4, 4, 4]);
-    expect(await until(6)).toEqual([6, 4, 4, 4, 4]);
+    expect(await until(3)).toEqual([4, 4, 4, 4, 4, 4, 4]);
+    expect(await until(6)).toEqual([6, 4, 4, 4, 4, 4, 4]);
+    expect(await until(7, { end: at(20) })).toEqual([7, 6, 4, 4, 4, 4, 4]);
+  });
+
+  /** Slots of 1 to 5 o'clock, with these rows besides. The last column: which hours are owed. */
+  const one = { catchUp: 'one' };
+  const all = (catchUpLimit = 10) => ({ catchUp: 'all', catchUpLimit });
+  const earlier = (hour: number, columns: Columns = {}) => ({ status: 'missed', trigger: 'sweep', slot: at(hour), scheduled_for: at(hour), ...columns }); // prettier-ignore
+  const regular = (hour: number, columns: Columns = {}) => ({ status: 'succeeded', final: true, slot: at(hour), scheduled_for: at(hour), ...columns }); // prettier-ignore
+  it.each<[string, Columns, Columns[], number[]]>([
+    ['skip', { catchUp: 'skip' }, [], []],
+    ['no policy', {}, [], []],
+    ['one: the latest', one, [], [5]],
+    ['all: each', all(), [], [1, 2, 3, 4, 5]],
+    ['all: the oldest, up to the limit', all(2), [], [1, 2]],
+    ['none that was due before', { ...all(2), earliest: at(3) }, [], [3, 4]],
+    ['none of them', { ...one, earliest: at(6) }, [], []],
+    ['what this outage was granted before counts', all(2), [earlier(0, { final: false })], [0, 1]],
+    ['… and paid', all(2), [earlier(0, { final: false, paid: true })], [0, 1]],
+    ['… of another job does not', all(2), [earlier(0, { final: false, job: 'x' })], [1, 2]],
+    ['… of another deployment does not', all(2), [earlier(0, { final: false, deployment: 'x' })], [1, 2]],
+    ['… what was not granted does not', all(2), [earlier(0)], [1, 2]],
+    ['… of an outage before does not', all(2), [earlier(-2, { final: false }), regular(0)], [-2, 1, 2]],
+    [
+      '… but what was run by hand ends no outage',
+      all(2),
+      [earlier(-2, { final: false }), regular(0, { trigger: 'manual' })],
+      [-2, 1],
+    ],
+    [
+      '… nor what was caught up',
+      all(2),
+      [earlier(-2, { final: false }), regular(0, { trigger: 'sweep' })],
+      [-2, 1],
+    ],
+    [
+      '… nor what was none of its slots',
+      all(2),
+      [
+        earlier(-2, { final: false }),
+        { status: 'skipped', skip_reason: 'off_schedule', slot: at(0), scheduled_for: at(0) },
+      ],
+      [-2, 1],
+    ],
+    ['… nor another job’s', all(2), [earlier(-2, { final: false }), regular(0, { job: 'x' })], [-2, 1]],
+    [
+      'a slot that came, whatever became of it, ends an outage',
+      all(2),
+      [{ status: 'skipped', slot: at(3), scheduled_for: at(3) }],
+      [1, 2, 4, 5],
+    ],
+    ['one of each outage', one, [{ status: 'skipped', slot: at(3), scheduled_for: at(3) }], [2, 5]],
+    ['one: what was granted before and not asked for gives way', one, [earlier(0, { final: false })], [5]],
+    ['… what was held back too', one, [earlier(0, { final: false, asked_at: 'infinity' })], [5]],
+    ['… but not what was asked for', one, [earlier(0, { final: false, asked_at: at(1) })], [0]],
+    ['… nor what was paid', one, [earlier(0, { final: false, paid: true })], [0]],
+    ['… nor to an earlier one', one, [earlier(9, { final: false })], [9]],
+    ['… nor that of another outage', one, [earlier(-2, { final: false }), regular(0)], [-2, 5]],
+  ])('catch-up: %s', async (_what, policy, rows, hours) => {
+    const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job });
+    for (const row of rows) await s.run(row);
+    await s.ask('account($1)', page(s, { ...policy, slots: due(1, 2, 3, 4, 5) }));
+    const owed = await db.query(
+      `SELECT scheduled_for AS d FROM cronce.run WHERE deployment = 'default' AND job = $1 AND final = false ORDER BY d`,
+      [s.job],
+    );
+    const hourOf = (d: unknown) => ((d as Date).getTime() - Date.parse(at(0))) / (60 * minute);
+    expect(owed.map(({ d }) => hourOf(d))).toEqual(hours);
+    const [row] = await db.query(`SELECT owes FROM cronce.job WHERE name = $1`, [s.job]);
+    const open = await db.query(`SELECT 1 FROM cronce.run WHERE deployment = 'default' AND job = $1 AND final = false AND NOT paid`, [s.job]); // prettier-ignore
+    expect(row).toEqual({ owes: policy['catchUp'] !== undefined && open.length > 0 });
+  });
+
+  it('one of several pages is the latest of them all, and not to be asked for before the last', async () => {
+    const s = stage(db);
+    await s.insert('job', { deployment: 'default', name: s.job });
+    const owed = async () =>
+      (await db.query(`SELECT slot, asked_at::text FROM cronce.run WHERE job = $1 AND final = false`, [s.job])).map(({ slot, asked_at: asked }) => [slot, asked]); // prettier-ignore
+    await s.ask('account($1)', page(s, { ...one, whole: false, slots: due(1, 2) }));
+    expect(await owed()).toEqual([[at(2), 'infinity']]);
+    await s.ask('account($1)', page(s, { ...one, whole: false, slots: due(3) }));
+    expect(await owed()).toEqual([[at(3), 'infinity']]);
+    await s.ask('account($1)', page(s, { ...one, whole: true, slots: [] }));
+    expect(await owed(), 'it lies in an earlier page').toEqual([[at(3), null]]);
+  });
+
+  it('grants no slot whose name is not certain', async () => {
+    const s = stage(db);
+    const slots = due(1, 2).map((slot, index) => ({ ...slot, certain: index === 0 }));
+    const made = await s.ask<Row[]>('account($1)', page(s, { ...one, slots }));
+    expect(made.map(({ final }) => final)).toEqual([false, null]);
   });
 });
 
@@ -349,10 +610,37 @@ describe('schedules', () => {
       { deployment: 'default', name: 'b' },
       { deployment: 'y', name: 'a' },
     ]);
+    expect(await s.ask(`forget_schedule('a', 'rate(1 hour)', 'UTC', 'default', $1)`, at(1))).toBe(false);
+    expect(await s.ask(`forget_schedule('a', 'rate(1 hour)', 'UTC', 'default', NULL, $1)`, at(1))).toBe(
+      false,
+    );
     expect(await s.ask(`forget_schedule('a', 'rate(1 hour)', 'UTC')`)).toBe(true);
     expect(await s.ask(`forget_schedule('a', 'rate(1 hour)', 'UTC')`)).toBe(false);
     expect(await know(given(), 6)).toHaveLength(2);
     expect(await know(given(), 6, 'y')).toHaveLength(1);
+  });
+
+  it('F4: of one expression with two windows are two, each known and gone for itself', async () => {
+    const s = stage(db);
+    const know = async (hour: number, ...windows: Columns[]) => {
+      const rows = await s.ask<Row[]>('know_schedules($1, $2)', given(...windows), at(hour));
+      return rows.map((one) => [one['start'], one['end'], one['gone']].map((bound) => (typeof bound === 'string' ? new Date(bound).getUTCHours() : bound))); // prettier-ignore
+    };
+    const [early, late] = [{ end: at(10) }, { start: at(12) }];
+    expect(await know(1, early, late)).toEqual([
+      [null, 10, false],
+      [12, null, false],
+    ]);
+    expect(await know(2, late)).toEqual([
+      [null, 10, true],
+      [12, null, false],
+    ]);
+    expect(await know(3, { ...early, ...late }, {}, {})).toEqual([
+      [null, 10, true],
+      [null, null, false],
+      [12, 10, false],
+      [12, null, true],
+    ]);
   });
 
   it.each<[string, Columns, boolean]>([

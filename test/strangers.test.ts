@@ -488,17 +488,14 @@ describe.each<[DriverName, Parsers, { binary?: boolean | undefined }]>([
        WHERE slot = '2026-11-29T14:00:00Z'`,
     );
     now = new Date('2026-11-29T16:30:10Z');
-    const done = { settled: 1, missed: 2, caughtUp: 2, redelivered: 0, pruned: 0 };
+    const done = { settled: 1, missed: 2, owed: 2, caughtUp: 1, redelivered: 0, pruned: 0 };
     expect(await sweep()).toMatchObject({ status: 'succeeded', output: done });
     now = new Date('2026-12-09T16:30:10Z');
     expect(await sweep()).toMatchObject({
       status: 'succeeded',
       output: { settled: 0, pruned: expect.any(Number) as number },
     });
-    expect(asked.slice(0, 2).map(({ cronce }) => cronce.slot)).toEqual([
-      '2026-11-29T15:00:00Z',
-      '2026-11-29T16:00:00Z',
-    ]);
+    expect(asked[0]?.cronce.slot).toBe('2026-11-29T15:00:00Z');
   });
 
   it('a run is cancelled', async () => {

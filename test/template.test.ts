@@ -101,16 +101,26 @@ describe('the packaged template', () => {
     expect(all).toHaveLength(deployedJobs.flatMap(({ schedules }) => schedules).length);
   });
 
-  it('lets the HTTP function start jobs, and jobs publish, and neither do more', () => {
-    const actions = (id: string) => {
-      const { Policies } = resources[id]?.Properties as {
-        Policies: [{ PolicyDocument: { Statement: { Action: string | string[] }[] } }];
-      };
-      return Policies[0].PolicyDocument.Statement.flatMap(({ Action }) => Action);
+  const statements = (id: string) => {
+    const { Policies } = resources[id]?.Properties as {
+      Policies: [{ PolicyDocument: { Statement: { Action: string | string[]; Resource: unknown[] }[] } }];
     };
+    return Policies[0].PolicyDocument.Statement;
+  };
+
+  it('lets the HTTP function start jobs, and jobs publish and start themselves, and neither do more', () => {
+    const actions = (id: string) => statements(id).flatMap(({ Action }) => Action);
     const logs = ['logs:CreateLogStream', 'logs:PutLogEvents'];
     expect(actions('HttpRole')).toEqual([...logs, 'lambda:InvokeFunction']);
-    expect(actions('JobRole')).toEqual([...logs, 'sqs:SendMessage', 'events:PutEvents']);
+    for (const { name } of deployedJobs.filter((job) => job.name !== 'sweep')) {
+      const [id, { Properties: itself }] = functionOf({ name });
+      const of = (itself['Role'] as { 'Fn::GetAtt': [string] })['Fn::GetAtt'][0];
+      expect(id).toBe(of.replace(/^JobRole/, '') + 'LambdaFunction');
+      expect(actions(of)).toEqual([...logs, 'sqs:SendMessage', 'events:PutEvents', 'lambda:InvokeFunction']);
+      const own = `arn:\${AWS::Partition}:lambda:\${AWS::Region}:\${AWS::AccountId}:function:cronce-dev-${name}`;
+      expect(statements(of).at(-1)?.Resource, 'its own function alone').toEqual([{ 'Fn::Sub': own }]);
+    }
+    expect(resources).not.toHaveProperty('JobRole');
     expect(actions('SchedulerRole')).toEqual(['lambda:InvokeFunction', 'sqs:SendMessage']);
   });
 
@@ -128,7 +138,7 @@ describe('the packaged template', () => {
     return ofType(type).map(([, { Properties }]) => Properties);
   }
 
-  function functionOf({ name }: Job) {
+  function functionOf({ name }: Pick<Job, 'name'>) {
     const named = (properties: Record<string, unknown>) =>
       properties['FunctionName'] === `cronce-dev-${name}`;
     return only(ofType('AWS::Lambda::Function').filter(([, { Properties }]) => named(Properties)));
@@ -279,6 +289,17 @@ describe('a deployment', () => {
       expect(named(stage, 'a', service)).toThrow(DeploymentError);
       expect(named(stage, 'a', service)).toThrow(message);
     });
+  });
+
+  it('tells each function how its job’s is named, and where it is invoked', () => {
+    const { functions } = deployed(defineJob({ name: 'a', work }), {
+      CRONCE_LAMBDA_ENDPOINT: 'http://localhost:3002',
+    });
+    for (const name of ['http', 'a'])
+      expect(functions[name]?.environment).toMatchObject({
+        CRONCE_LAMBDA_ENDPOINT: 'http://localhost:3002',
+        CRONCE_FUNCTION_PREFIX: 'cronce-test-',
+      });
   });
 
   it('keeps the tokens from all functions but the HTTP one', () => {

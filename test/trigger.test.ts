@@ -447,7 +447,7 @@ describe('E4, E7, G3: a run request', () => {
     [{ trigger: 'Manual' }, /neither manual nor sweep/],
     [
       { requestedby: 'ann' },
-      /^a run request has no "requestedby"; allowed: job, trigger, slot, scheduledFor, requestedBy, params$/,
+      /^a run request has no "requestedby"; allowed: job, trigger, slot, scheduledFor, requestedBy, params, chain$/,
     ],
     [{ force: true }, /has no "force"/],
     [JSON.parse('{"__proto__": 1}'), /has no "__proto__"/],

@@ -52,6 +52,7 @@ export function coordinatorOf(settings: Settings): Coordinator {
     target: settings.target,
     deployment: settings.deployment,
     leaseMs: settings.leaseMs,
+    retentionMs: settings.retentionMs,
     publishTimeoutMs: settings.publishTimeoutMs,
     sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],
     logger: new Logger({ serviceName: 'cronce', logLevel: settings.logLevel }),

@@ -243,8 +243,8 @@ async function ordinaryDatabase(serverUrl: string): Promise<string> {
 async function startAfresh(databaseUrl: string, deployment: string): Promise<void> {
   const session = await Session.open({ url: databaseUrl, driver: 'pg', connectTimeoutMs: 5_000 });
   await session.send(
-    `SELECT cronce.forget_schedule(s.job, s.expression, s.time_zone, s.deployment) FROM cronce.schedule s
-     WHERE s.deployment = ${session.literal(deployment)}`,
+    `SELECT cronce.forget_schedule(s.job, s.expression, s.time_zone, s.deployment, s.starts_at, s.ends_at)
+     FROM cronce.schedule s WHERE s.deployment = ${session.literal(deployment)}`,
   );
   await session.close();
 }

@@ -3,8 +3,9 @@
 --     run{id, job, slot, scheduledFor, scheduledForGuessed, slotGuessed, offSchedule, trigger, deliveryId, requestedBy, params},
 --     lock{name, keys[], guard, waitMs, patienceMs}, policy{byHand, maxAttempts, afterLost, startDeadlineMs, replace}}
 -- `again` claims anew for a run that had to give way between T0 and T1: the same record, a new fence.
--- Answers {run, restMs, settled[]}, or, with nothing recorded, {replace: id} where the run in the way was asked to end
--- for this one, or {slot, scheduledFor} where the slot was guessed before, for the same request, to be another.
+-- Answers {run, restMs, owes, settled[]}, `owes` being whether the job owes slots; or, with nothing recorded, {replace: id}
+-- where the run in the way was asked to end for this one, or {slot, scheduledFor} where the slot was guessed before, for the
+-- same request, to be another.
 CREATE OR REPLACE FUNCTION cronce.claim(p jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -36,7 +37,9 @@ DECLARE
   rest_ms   integer := 0;
   left_ms   numeric;
   need_ms   numeric;
+  catching_up uuid;
   owed      boolean := false;
+  owes      boolean;
   made      cronce.run;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -83,9 +86,11 @@ BEGIN
         RETURN jsonb_build_object('replace', blocker);
       END IF;
     END IF;
-    IF reason IS DISTINCT FROM 'duplicate' THEN
+    catching_up := cronce.held_by_catch_up(p, keys, in_way);
+    owed := reason IS NULL AND catching_up IS NOT NULL;
+    IF reason IS NULL OR (reason <> 'duplicate' AND catching_up IS NULL) THEN
       reason := 'held';
-      blocker := in_way.id;
+      blocker := coalesce(catching_up, in_way.id);
     END IF;
   ELSE
     SELECT array_agg(r.id ORDER BY r.id) FILTER (WHERE r.status = 'running'),
@@ -132,7 +137,7 @@ BEGIN
     END IF;
   END IF;
 
-  PERFORM FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
+  SELECT j.owes INTO owes FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
   IF NOT FOUND THEN
     INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
   END IF;
@@ -140,7 +145,12 @@ BEGIN
     made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again);
   ELSE
     made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
+    IF owed AND owes IS NOT TRUE THEN -- a hint, not worth a wait
+      UPDATE cronce.job j SET owes = true WHERE j.deployment = own_deployment AND j.name = (
+        SELECT k.name FROM cronce.job k WHERE k.deployment = own_deployment AND k.name = own_job
+        FOR NO KEY UPDATE SKIP LOCKED);
+    END IF;
   END IF;
-  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms,
+  RETURN jsonb_build_object('run', cronce.record(made), 'restMs', rest_ms, 'owes', coalesce(owes, false),
     'settled', (SELECT coalesce(jsonb_agg(cronce.record(s)), '[]') FROM unnest(settled) s));
 END $$;

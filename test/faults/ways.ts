@@ -99,15 +99,21 @@ export async function hasPgbouncer(): Promise<boolean> {
 }
 
 /** PgBouncer in transaction mode, with a pool of so many sessions a lane. */
-export async function pgbouncerWay(databaseUrl: string, folder: string, poolSize = 2): Promise<Way> {
+export async function pgbouncerWay(
+  databaseUrl: string,
+  folder: string,
+  poolSize = 2,
+): Promise<Way & { readonly url: string }> {
   const port = await freePort();
   const config = path.join(folder, `pgbouncer-${port}.ini`);
   await writeFile(config, configuration(databaseUrl, port, poolSize), { mode: 0o600 });
   const bouncer = await launch(config);
   await untilItListens(port);
+  const urlOf = (lane: number) => `postgres://any:any@127.0.0.1:${port}/lane_${lane}`;
   return {
     name: 'pgbouncer',
-    open: (lane) => openRoad(`postgres://any:any@127.0.0.1:${port}/lane_${lane}`),
+    url: urlOf(0),
+    open: (lane) => openRoad(urlOf(lane)),
     async close() {
       const ended = once(bouncer, 'exit');
       bouncer.kill('SIGKILL');

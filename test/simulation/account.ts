@@ -19,6 +19,8 @@ export interface JobLine {
   readonly job: string;
   readonly due: number;
   readonly caughtUp: number;
+  /** Turned away by a run that caught up or made up for another slot, and never run. */
+  readonly givenUp: number;
   readonly by: Readonly<Record<Account, number>>;
 }
 
@@ -31,6 +33,8 @@ interface Slot {
   readonly statuses: ReadonlySet<string>;
   readonly successes: number;
   readonly caughtUp: boolean;
+  /** Its delivery by the schedule met a run of another slot that the sweep, or one before it, had asked for. */
+  readonly turnedAway: boolean;
 }
 
 /** What became of each due slot, by the records, and whatever should not be. */
@@ -48,28 +52,69 @@ export async function balance(
       slots,
     ),
   );
-  return { lines, violations: violationsOf(world, lines, slots, limits) };
+  const violations = [
+    ...violationsOf(world, lines, slots),
+    ...(await beyondTheLimit(db, limits)),
+    ...(await atOnce(db)),
+  ];
+  return { lines, violations };
 }
 
 async function recorded(db: TestDatabase): Promise<Map<string, Slot>> {
   const rows = (await db.query(
-    `SELECT deployment || ' ' || job || ' ' || slot AS key, array_agg(DISTINCT coalesce(skip_reason, status)) AS statuses,
-            count(*) FILTER (WHERE status = 'succeeded')::int AS successes,
-            bool_or(status = 'succeeded' AND trigger = 'sweep') AND bool_or(status = 'missed') AS "caughtUp"
-     FROM cronce.run WHERE job <> 'sweep' GROUP BY deployment, job, slot`,
-  )) as unknown as { key: string; statuses: string[]; successes: number; caughtUp: boolean }[];
+    `SELECT r.deployment || ' ' || r.job || ' ' || r.slot AS key,
+            array_agg(DISTINCT coalesce(r.skip_reason, r.status)) AS statuses,
+            count(*) FILTER (WHERE r.status = 'succeeded')::int AS successes,
+            bool_or(r.status = 'succeeded' AND r.trigger = 'sweep') AND bool_or(r.status = 'missed') AS "caughtUp",
+            bool_or(r.skip_reason = 'held' AND r.trigger <> 'sweep' AND b.trigger = 'sweep'
+                    AND (b.deployment, b.job, b.slot) <> (r.deployment, r.job, r.slot)) IS TRUE AS "turnedAway"
+     FROM cronce.run r LEFT JOIN cronce.run b ON b.id = r.blocked_by
+     WHERE r.job <> 'sweep' GROUP BY r.deployment, r.job, r.slot`,
+  )) as unknown as (Omit<Slot, 'statuses'> & { key: string; statuses: string[] })[];
   return new Map(rows.map(({ key, statuses, ...rest }) => [key, { statuses: new Set(statuses), ...rest }]));
 }
 
 function lineOf(job: string, due: readonly Due[], slots: ReadonlyMap<string, Slot>): JobLine {
   const by = Object.fromEntries(accounts.map((account) => [account, 0])) as Record<Account, number>;
-  let caughtUp = 0;
+  let [caughtUp, givenUp] = [0, 0];
   for (const { slot } of due) {
     const found = slots.get(`${job} ${slot}`);
-    by[accountOf(found)] += 1;
+    const account = accountOf(found);
+    by[account] += 1;
     if (found?.caughtUp) caughtUp += 1;
+    if (found?.turnedAway && !cameToAnEnd.includes(account)) givenUp += 1;
   }
-  return { job, due: due.length, caughtUp, by };
+  return { job, due: due.length, caughtUp, givenUp, by };
+}
+
+const cameToAnEnd: readonly Account[] = ['succeeded', 'failed', 'lost', 'too_late', 'on_hold'];
+
+/** Slots that nobody delivered and that were run late, in one outage: between two that came by themselves. */
+async function beyondTheLimit(db: TestDatabase, limits: ReadonlyMap<string, number>): Promise<string[]> {
+  const rows = (await db.query(
+    `WITH slot AS (
+       SELECT deployment || ' ' || job AS job, scheduled_for AS due,
+         bool_or(trigger IN ('rule', 'scheduler')) AS came,
+         bool_or(status = 'missed') AND bool_or(trigger = 'sweep' AND fence IS NOT NULL) AS "caughtUp"
+       FROM cronce.run WHERE job <> 'sweep' GROUP BY deployment, job, scheduled_for),
+     outage AS (
+       SELECT *, count(*) FILTER (WHERE came) OVER (PARTITION BY job ORDER BY due) AS nth FROM slot)
+     SELECT job, nth, count(*)::int AS n FROM outage WHERE "caughtUp" GROUP BY job, nth`,
+  )) as unknown as { job: string; nth: string; n: number }[];
+  return rows
+    .filter(({ job, n }) => n > (limits.get(job) ?? 0))
+    .map(({ job, n }) => `${job}: ${n} slots caught up after one outage`);
+}
+
+/** Runs of one job's owed slots that overlap. */
+async function atOnce(db: TestDatabase): Promise<string[]> {
+  const rows = await db.query(
+    `SELECT a.deployment || ' ' || a.job || ': ' || a.slot || ' and ' || b.slot || ', both owed, ran at once' AS what
+     FROM cronce.run a JOIN cronce.run b USING (deployment, job)
+     WHERE a.trigger = 'sweep' AND b.trigger = 'sweep' AND a.fence IS NOT NULL AND b.fence IS NOT NULL AND a.id <> b.id
+       AND a.started_at < b.started_at AND b.started_at < a.finished_at`,
+  );
+  return rows.map(({ what }) => String(what));
 }
 
 function accountOf(slot: Slot | undefined): Account {
@@ -78,15 +123,12 @@ function accountOf(slot: Slot | undefined): Account {
   return accounts.find((account) => slot.statuses.has(account)) ?? 'unaccounted';
 }
 
-function violationsOf(
-  world: World,
-  lines: readonly JobLine[],
-  slots: ReadonlyMap<string, Slot>,
-  limits: ReadonlyMap<string, number>,
-): string[] {
+function violationsOf(world: World, lines: readonly JobLine[], slots: ReadonlyMap<string, Slot>): string[] {
   const owed = new Set(world.due.map(({ job, slot }) => `${job} ${slot}`));
   const found: string[] = [];
-  for (const { job, due, by } of lines) {
+  if (world.dropped > 0) found.push(`Lambda dropped ${world.dropped} invocations, too deep in their chains`);
+  for (const { job, due, by, givenUp } of lines) {
+    if (givenUp > 0) found.push(`${job}: ${givenUp} slots given up for a catch-up`);
     if (by.unaccounted > 0) found.push(`${job}: ${by.unaccounted} slots unaccounted for`);
     const sum = Object.values(by).reduce((total, n) => total + n, 0);
     if (sum !== due) found.push(`${job}: ${sum} accounts of ${due} slots`);
@@ -95,7 +137,5 @@ function violationsOf(
     if (successes > 1) found.push(`${key}: ${successes} successes`);
     if (!owed.has(key)) found.push(`${key}: recorded as ${[...statuses].join(', ')}, but never due`);
   }
-  for (const [job, most] of world.caughtUpInOnePass)
-    if (most > (limits.get(job) ?? 0)) found.push(`${job}: ${most} slots caught up in one pass`);
   return found;
 }

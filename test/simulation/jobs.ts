@@ -74,6 +74,8 @@ function ofShop(make: Make): ServicePlan['versions'] {
     make({ name: 'two-places', schedule: 'cron(5,35 0/6 * * ? *)', slots: 2, retries: 1 }, 40 * minute),
     make({ name: 'overlapping', schedule: 'cron(10 0/2 * * ? *)', overlap: 'allow' }, 90 * minute),
     make({ name: 'paused-a-while', schedule: 'cron(25 0/2 * * ? *)', catchUp: 'all' }),
+    // What it catches up takes so long that slots fall due meanwhile.
+    make({ name: 'slow', schedule: 'cron(12 * * * ? *)', catchUp: 'all', catchUpLimit: 15 }, 25 * minute),
   ];
   const first = [
     make({ name: 'switched-off', schedule: 'cron(35 0/2 * * ? *)' }),

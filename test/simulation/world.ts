@@ -1,11 +1,11 @@
-import { coordinate } from '../../src/coordinate.ts';
+import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJobs, type Job, type WorkContext } from '../../src/job.ts';
 import { occurrencesBetween } from '../../src/occurrences.ts';
 import { OutcomeUnknown } from '../../src/outcome.ts';
 import { Session } from '../../src/postgres/session.ts';
 import { deservesRetry } from '../../src/run.ts';
 import { sweepJob } from '../../src/sweep.ts';
-import { deliveryOf, slotName, type RunRequest } from '../../src/trigger.ts';
+import { deliveryOf, slotName, type Delivery, type RunRequest } from '../../src/trigger.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import type { TestDatabase } from '../support/database.ts';
 import { startProxy } from '../support/proxy.ts';
@@ -18,9 +18,11 @@ const hour = 60 * minute;
 const day = 24 * hour;
 
 /** How often things go wrong; shares of all deliveries. */
-const odds = { twice: 0.02, late: 0.01, never: 0.0025, death: 0.0025, failure: 0.03 } as const;
+const odds = { twice: 0.02, late: 0.01, never: 0.0025, unheard: 0.01, death: 0.0025, failure: 0.03 } as const;
 /** Each costs the real database some tenths of a second. */
 const sweepEveryMs = 2 * hour;
+/** Lambda drops what is deeper in a chain of functions that invoke each other. */
+const deepest = 16;
 /** Lambda's waits before its first and second retry of an asynchronous invocation. */
 const retryAfterMs = [minute, 2 * minute] as const;
 
@@ -58,38 +60,55 @@ export interface Due {
 interface Service {
   readonly deployment: string;
   readonly versions: readonly (readonly Job[])[];
-  readonly delivered: Set<string>;
   jobs: readonly Job[];
   sweeps: number;
 }
 
+/** What happens now: over once it has come to its end, or sleeps. */
+interface Turn {
+  readonly over: () => void;
+  readonly failed: (error: unknown) => void;
+}
+
+/** One asynchronous invocation: Lambda tries it again where it fails, and knows how deep in a chain it is. */
+interface Invocation {
+  readonly job: string;
+  readonly event: unknown;
+  readonly retry: number;
+  readonly depth: number;
+}
+
 /**
- * Ninety days of EventBridge and Lambda in virtual time: a queue of happenings, one at a time. Work that lasts lets the
- * queue go on inside it, so that deliveries overlap; what comes out depends on the seed alone.
+ * Ninety days of EventBridge and Lambda in virtual time: a queue of happenings. Work that lasts sleeps in it, so that any
+ * number of invocations overlap; but only one is awake at a time, and what comes out depends on the seed alone.
  */
 export class World {
   readonly due: Due[] = [];
-  readonly caughtUpInOnePass = new Map<string, number>();
+  /** Invocations that Lambda dropped, since they were too deep in a chain. */
+  dropped = 0;
   readonly #plan: Plan;
   readonly #db: TestDatabase;
+  readonly #url: string;
   readonly #random: () => number;
   readonly #queue: Happening[] = [];
   readonly #calendar: ReturnType<typeof calendarOf>;
   readonly #services: readonly Service[];
   #now: number;
   #order = 0;
+  #turn: Turn | null = null;
   #doomed: (() => Promise<void>) | null = null;
 
-  constructor(plan: Plan, db: TestDatabase) {
+  /** @param url by which the invocations reach the database, if another than its own: a pooler's */
+  constructor(plan: Plan, db: TestDatabase, url = db.url) {
     this.#plan = plan;
     this.#db = db;
+    this.#url = url;
     this.#random = randomFrom(plan.seed);
     this.#calendar = calendarOf(plan);
     this.#now = plan.start.getTime();
     const behaviour: Behaviour = (lastsMs) => async (context) => this.#work(lastsMs, context);
     this.#services = services(behaviour).map((given) => ({
       ...given,
-      delivered: new Set(),
       jobs: [],
       sweeps: 0,
     }));
@@ -108,9 +127,34 @@ export class World {
     );
     for (const [index, service] of this.#services.entries()) this.#schedule(service, index * minute);
     const whole = end.getTime() - start.getTime();
-    await this.#until(end.getTime() + 7 * hour, (now) =>
-      onProgress(Math.min(1, (now - start.getTime()) / whole)),
-    );
+    for (let next = this.#queue.shift(); next; next = this.#queue.shift()) {
+      this.#now = Math.max(this.#now, next.at);
+      await this.#play(next.happen);
+      onProgress(Math.min(1, (this.#now - start.getTime()) / whole));
+    }
+  }
+
+  /** Until it has come to its end, or sleeps. */
+  async #play(happen: () => Promise<void>): Promise<void> {
+    await new Promise<void>((over, failed) => {
+      this.#turn = { over, failed };
+      happen().then(
+        () => this.#turn?.over(),
+        (error: unknown) => this.#turn?.failed(error),
+      );
+    });
+  }
+
+  /** Lets everything else happen that is due by then. */
+  async #sleep(ms: number): Promise<void> {
+    const woken = new Promise<void>((wake) => {
+      this.#at(new Date(this.#now + ms), async () => {
+        wake();
+        return new Promise(() => undefined); // the turn is over with what was woken
+      });
+    });
+    this.#turn?.over();
+    await woken;
   }
 
   /** The whole of a service's time; its sweeps come somewhat after the other's. */
@@ -153,44 +197,43 @@ export class World {
     const lateMs = this.#happens(odds.late)
       ? minute + this.#random() * 3 * hour
       : this.#random() * 2 * second;
-    this.#invoke(service, new Date(due.getTime() + lateMs), job, delivered);
+    const invocation = { job: job.name, event: delivered, retry: 0, depth: 1 };
+    this.#invoke(service, new Date(due.getTime() + lateMs), invocation);
     if (this.#happens(odds.twice))
-      this.#invoke(service, new Date(due.getTime() + lateMs + this.#random() * hour), job, delivered);
+      this.#invoke(service, new Date(due.getTime() + lateMs + this.#random() * hour), invocation);
   }
 
-  /** One asynchronous invocation, with the retries that Lambda gives it. */
-  #invoke(service: Service, at: Date, job: Job, event: unknown, retry = 0): void {
-    this.#at(at, async () => {
-      if (this.#isOut(at)) return;
-      const again = await this.#deliver(service, job.name, event);
-      const waitMs = retryAfterMs[retry];
-      if (again && waitMs !== undefined && retry < job.retries)
-        this.#invoke(service, new Date(this.#now + waitMs), job, event, retry + 1);
-    });
+  #invoke(service: Service, at: Date, invocation: Invocation): void {
+    if (invocation.depth > deepest) this.dropped += 1;
+    else this.#at(at, async () => this.#run(service, invocation));
+  }
+
+  async #run(service: Service, invocation: Invocation): Promise<void> {
+    if (this.#isOut(new Date(this.#now))) return;
+    const job = service.jobs.find(({ name }) => name === invocation.job);
+    if (!job || !(await this.#deliver(service, job, invocation))) return;
+    const waitMs = retryAfterMs[invocation.retry];
+    if (waitMs !== undefined && invocation.retry < job.retries)
+      this.#invoke(service, new Date(this.#now + waitMs), { ...invocation, retry: invocation.retry + 1 });
   }
 
   /** @returns whether the invocation failed */
-  async #deliver(service: Service, name: string, event: unknown): Promise<boolean> {
+  async #deliver(service: Service, { name }: Job, { event, depth }: Invocation): Promise<boolean> {
     const registry = defineJobs(service.jobs);
-    if (!registry.has(name)) return false;
-    const delivery = deliveryOf(event, {
-      registry,
-      ownJob: name,
-      deliveryId: null,
-      now: new Date(this.#now),
-    });
-    service.delivered.add(`${name} ${delivery.slot}`);
-    if (this.#happens(odds.death)) return this.#dieIn(service, delivery);
-    return deservesRetry(await coordinate(delivery, 600 * second, this.#coordinator(service)));
+    const now = new Date(this.#now);
+    const delivery = deliveryOf(event, { registry, ownJob: name, deliveryId: null, now });
+    const coordinator = this.#coordinator(service, depth);
+    if (this.#happens(odds.death)) return this.#dieIn(delivery, coordinator);
+    return deservesRetry(await coordinate(delivery, 600 * second, coordinator));
   }
 
   /** The process dies in the middle of the work: its connection breaks, and it can reach nobody to say so. */
-  async #dieIn(service: Service, delivery: ReturnType<typeof deliveryOf>): Promise<boolean> {
-    const proxy = await startProxy({ targetPort: Number(new URL(this.#db.url).port) });
+  async #dieIn(delivery: Delivery, coordinator: Coordinator): Promise<boolean> {
+    const proxy = await startProxy({ targetPort: Number(new URL(this.#url).port) });
     this.#doomed = async () => proxy.stop();
-    const target = { ...targetOf(proxy.url(this.#db.url)), connectTimeoutMs: 500 };
+    const target = { ...targetOf(proxy.url(this.#url)), connectTimeoutMs: 500 };
     try {
-      await coordinate(delivery, 600 * second, { ...this.#coordinator(service), target });
+      await coordinate(delivery, 600 * second, { ...coordinator, target });
     } catch (error) {
       if (!(error instanceof OutcomeUnknown)) throw error;
     } finally {
@@ -209,48 +252,46 @@ export class World {
       signal.throwIfAborted();
     }
     if (this.#happens(odds.failure)) throw new Error('failed, as now and then');
-    if (lastsMs > 0) await this.#until(this.#now + lastsMs);
+    if (lastsMs > 0) await this.#sleep(lastsMs);
     return null;
   }
 
   async #sweep(service: Service): Promise<void> {
     if (this.#isOut(new Date(this.#now))) return;
-    const pass = new Map<string, number>();
     const { deployment } = service;
     const sweep = sweepJob({
       registry: defineJobs(service.jobs),
       deployment,
-      deliver: async (request) => this.#takeFromSweep(service, request, pass),
-      openSession: async () => Session.open(targetOf(this.#db.url)),
+      deliver: async (request) => this.#start(service, request, 2),
+      openSession: async () => Session.open(targetOf(this.#url)),
       sinks: [],
       timeoutMs: second,
       retentionMs: 365 * day,
       gapMs: 0,
       clock: () => new Date(this.#now),
-      logger: this.#coordinator(service).logger,
+      logger: this.#coordinator(service, 1).logger,
     });
     const own = { slot: `manual:${++service.sweeps}`, byHand: true };
     const delivery = deliveryFor(sweep, new Date(this.#now), own);
-    const run = await coordinate(delivery, 600 * second, this.#coordinator(service));
+    const run = await coordinate(delivery, 600 * second, this.#coordinator(service, 1));
     if (run.status !== 'succeeded' && run.skipReason !== 'held')
       throw new Error(`sweep ${run.status}: ${JSON.stringify(run.error)}`);
-    for (const [job, n] of pass) {
-      const of = `${deployment} ${job}`;
-      this.caughtUpInOnePass.set(of, Math.max(n, this.caughtUpInOnePass.get(of) ?? 0));
-    }
   }
 
-  #takeFromSweep(service: Service, request: RunRequest, pass: Map<string, number>): void {
-    const { job: name, slot } = request.cronce;
-    const job = service.jobs.find((one) => one.name === name);
-    if (!job) return;
-    // What was delivered before is a retry made up for, and no catching up.
-    if (!service.delivered.has(`${name} ${slot}`)) pass.set(name, (pass.get(name) ?? 0) + 1);
-    this.#invoke(service, new Date(this.#now + second), job, request);
+  /** An asynchronous invocation: it comes a little later, whatever runs then; now and then it never does. */
+  #start(service: Service, { cronce }: RunRequest, depth: number): void {
+    if (this.#happens(odds.unheard)) return;
+    const invocation = { job: cronce.job, event: { cronce }, retry: 0, depth };
+    this.#invoke(service, new Date(this.#now + second), invocation);
   }
 
-  #coordinator({ deployment }: Service) {
-    return coordinatorOn(this.#db.url, { deployment, leaseMs: 2 * second, clock: () => new Date(this.#now) });
+  #coordinator(service: Service, depth: number): Coordinator {
+    return coordinatorOn(this.#url, {
+      deployment: service.deployment,
+      leaseMs: 2 * second,
+      clock: () => new Date(this.#now),
+      deliver: async (request) => Promise.resolve(this.#start(service, request, depth + 1)),
+    });
   }
 
   #isOut(at: Date): boolean {
@@ -274,17 +315,6 @@ export class World {
       else high = middle;
     }
     this.#queue.splice(low, 0, happening);
-  }
-
-  /** Lets everything happen that is due by then, and the time be then. */
-  async #until(then: number, onStep?: (now: number) => void): Promise<void> {
-    for (let next = this.#queue[0]; next && next.at <= then; next = this.#queue[0]) {
-      this.#queue.shift();
-      this.#now = Math.max(this.#now, next.at);
-      await next.happen();
-      onStep?.(this.#now);
-    }
-    this.#now = Math.max(this.#now, then);
   }
 }
 
