@@ -40,6 +40,8 @@ export interface Coordinator {
   readonly leaseMs: number;
   readonly sinks: readonly Sink[];
   readonly publishTimeoutMs: number;
+  /** How long the sweep keeps records, ms; a slot that was due earlier is too late. Without it nothing is. */
+  readonly retentionMs?: number;
   readonly logger: Logger;
   /** Stands in for the server's clock, where time is simulated. */
   readonly clock?: () => Date;
@@ -196,6 +198,7 @@ class Path {
       waitMs: job.overlap === 'wait' ? Math.min(job.waitMs, workMs) : 0,
       replace,
       again,
+      retentionMs: this.#coordinator.retentionMs ?? null,
       gapMs: enterTimeLimitMs + 1_000,
       ...this.#now(),
     };

@@ -1,5 +1,13 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { v7 as uuidV7 } from 'uuid';
-import { defineJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
+import {
+  defineJob,
+  type Job,
+  type JobSchedule,
+  type Registry,
+  type Transaction,
+  type WorkContext,
+} from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
 import { matches, occurrencesBetween } from './occurrences.ts';
 import { callSql } from './postgres/call.ts';
@@ -19,7 +27,7 @@ export interface SweepOptions extends PublishOptions {
   /** Hands a run to its job's function. */
   readonly deliver: (request: RunRequest) => Promise<void>;
   readonly openSession: () => Promise<Session>;
-  /** Runs that ended longer ago are deleted, ms; at least two days, since a late duplicate is known by its slot's record. */
+  /** Runs that ended longer ago are deleted, ms; claims are told the same, since a late duplicate is known by its slot's record. */
   readonly retentionMs: number;
   /** A due slot is missed once nothing came for so long, ms; default 5 min. */
   readonly missedAfterMs?: number;
@@ -45,6 +53,18 @@ export const sweepName = 'sweep';
 
 /** So many rows a statement. */
 const batch = 500;
+
+/** So long a transaction of pruning goes on before it commits, ms: what it deletes is in nobody's way. */
+const pruneMs = 1_000;
+
+/**
+ * The share of the pass by whose end each step has had its turn. What one leaves over is the next one's; one that needs
+ * more goes on in the next pass. Publishing comes before pruning, and pruning, which can wait, has the least for sure.
+ */
+const turns = { settle: 0.15, account: 0.4, deliver: 0.6, publish: 0.8, prune: 0.95 } as const;
+
+/** Which the clocks of the sweep and of the server may be apart, ms: no record goes before its slot is too late for a claim. */
+const skewMs = 60_000;
 
 /** So many due times of a schedule a pass: three days of one that is due each minute. */
 const dueAtMost = 5_000;
@@ -82,6 +102,13 @@ interface Known {
   readonly gone: boolean;
 }
 
+/** As `cronce.prune` answers. */
+interface Pruned {
+  readonly pruned: number;
+  /** Where the next batch begins; null where nothing is left. */
+  readonly until: string | null;
+}
+
 /** A slot that must still run, and what it is about. */
 type Owed = Pick<RunRecord, 'job' | 'slot' | 'scheduledFor'> &
   Partial<Pick<RunRecord, 'params' | 'requestedBy'>>;
@@ -110,35 +137,80 @@ class Sweep {
   /** Records of this pass, of which the log has its lines. */
   readonly #told: string[] = [];
   readonly #deployment: string;
+  readonly #passMs: number;
   #reader: Session | null = null;
+  /** What is to be left of the pass for the steps that follow, ms. */
+  #reservedMs = 0;
+  #turn = new AbortController();
 
   constructor(options: SweepOptions, context: WorkContext) {
-    this.#options = options;
+    this.#options = { ...options, deliver: async (request) => this.#inTurn(options.deliver(request)) };
     this.#context = context;
+    this.#passMs = context.timeLeftMs();
     this.#deployment = options.deployment ?? unnamedDeployment;
     this.#now = options.clock?.() ?? new Date();
   }
 
-  /** One step that fails keeps no other from its turn; the run fails at the end, and says what did. */
+  /** One step that fails, or takes its time, keeps no other from its turn; the run fails at the end, and says what did. */
   async all(): Promise<Swept> {
-    await this.#attempt(() => this.#settle());
-    await this.#attempt(() => this.#accountAll());
-    await this.#attempt(() => this.#deliverAbandoned());
-    await this.#attempt(() => this.#relay());
-    await this.#attempt(() => this.#prune());
+    await this.#step('settle', () => this.#settle());
+    await this.#step('account', () => this.#accountAll());
+    await this.#step('deliver', () => this.#deliverAbandoned());
+    await this.#step('publish', () => this.#relay());
+    await this.#step('prune', () => this.#prune());
     await this.#reader?.close();
     if (this.#failures.length > 0)
       throw new AggregateError(this.#failures, `the sweep could not do all: ${JSON.stringify(this.#done)}`);
     return this.#done;
   }
 
+  async #step(name: keyof typeof turns, step: () => Promise<void>): Promise<void> {
+    this.#reservedMs = this.#passMs * (1 - turns[name]);
+    this.#turn = new AbortController();
+    const timer = setTimeout(() => {
+      this.#turn.abort(
+        new Error(`the sweep's step ${name} has had its share of the pass; it goes on in the next`),
+      );
+    }, this.#leftMs);
+    await this.#attempt(step);
+    clearTimeout(timer);
+    if (this.#turn.signal.aborted) this.#options.logger.warn(String(this.#turn.signal.reason));
+  }
+
+  /** Until the step's turn is over, ms. */
+  get #leftMs(): number {
+    return Math.max(0, this.#context.timeLeftMs() - this.#reservedMs);
+  }
+
+  get #isOver(): boolean {
+    return this.#leftMs === 0 || this.#context.signal.aborted;
+  }
+
+  /** Nothing new is begun once the step's turn is over. */
   async #attempt(step: () => Promise<void>): Promise<void> {
     this.#context.signal.throwIfAborted();
+    if (this.#isOver) return;
     try {
       await step();
     } catch (error) {
       this.#failures.push(error);
     }
+  }
+
+  /** What does not end within the step's turn is left behind. */
+  async #inTurn<T>(answer: Promise<T>): Promise<T> {
+    answer.catch(() => undefined);
+    const { signal } = this.#turn;
+    const done = new AbortController();
+    const over = new Promise<never>((_, reject) => {
+      const leave = () => {
+        reject(signal.reason as Error);
+      };
+      signal.addEventListener('abort', leave, { signal: done.signal });
+    });
+    return Promise.race([answer, over]).finally(() => {
+      done.abort();
+    });
   }
 
   async #settle(): Promise<void> {
@@ -331,22 +403,47 @@ class Sweep {
     this.#done[counter] += 1;
   }
 
+  /** Small statements, several a commit, and as long a rest after each as it took: claims come in between. */
   async #prune(): Promise<void> {
-    const before = this.#retainedSince;
-    let gone = batch;
-    while (gone === batch && !this.#context.signal.aborted) {
-      gone = await this.#write<number>('cronce.prune($1, $2, $3)', [before, batch, this.#deployment]);
-      this.#done.pruned += gone;
+    const before = new Date(this.#now.getTime() - this.#options.retentionMs - skewMs).toISOString();
+    let since: string | null = '-infinity';
+    while (since !== null && !this.#isOver) {
+      const startedAt = performance.now();
+      since = await this.#context.fenced(async (tx) => this.#pruneSome(tx, before, since));
+      const tookMs = performance.now() - startedAt;
+      if (since !== null) await this.#rest(tookMs);
     }
+  }
+
+  async #rest(ms: number): Promise<void> {
+    const { signal } = this.#context;
+    await sleep(Math.min(ms, this.#leftMs), undefined, { signal }).catch(() => undefined);
+  }
+
+  async #pruneSome(tx: Transaction, before: string, from: string | null): Promise<string | null> {
+    const endsAt = performance.now() + Math.min(pruneMs, this.#leftMs);
+    let since = from;
+    do {
+      const { pruned, until } = await this.#ask<Pruned>(tx, 'cronce.prune($1, $2, $3, $4)', [
+        before,
+        batch,
+        this.#deployment,
+        since,
+      ]);
+      this.#done.pruned += pruned;
+      since = until;
+    } while (since !== null && performance.now() < endsAt);
+    return since;
   }
 
   async #relay(): Promise<void> {
     const session = await this.#options.openSession();
     try {
-      let sent = 1;
-      while (sent > 0 && !this.#context.signal.aborted) {
-        sent = await relay(session, this.#told, this.#options);
-        this.#done.published += sent;
+      let taken = 1;
+      while (taken > 0 && !this.#isOver) {
+        const relayed = await relay(session, this.#told, this.#options);
+        taken = relayed.taken;
+        this.#done.published += relayed.done;
       }
     } finally {
       await session.close();
@@ -366,7 +463,8 @@ class Sweep {
     if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
     const reader = this.#reader;
     const sql = query(...values.map((value) => (value === null ? 'NULL' : reader.literal(value))));
-    const results = await reader.send(callSql(`(${sql})`, 'answer', lookMs), lookMs + 1_000);
+    const limitMs = Math.max(1, Math.min(lookMs, this.#leftMs));
+    const results = await reader.send(callSql(`(${sql})`, 'answer', limitMs), limitMs + 1_000);
     return answerOf<T>(results, 'answer');
   }
 
@@ -375,11 +473,14 @@ class Sweep {
    * the process's, which any job's file may have changed: the answer is read as text by a parser of ours.
    */
   async #write<T>(call: string, values: readonly unknown[]): Promise<T> {
+    return this.#context.fenced(async (tx) => this.#ask<T>(tx, call, values));
+  }
+
+  async #ask<T>(tx: Transaction, call: string, values: readonly unknown[]): Promise<T> {
     const text = `SELECT pg_catalog.to_jsonb(${call})::text AS answer`;
-    return this.#context.fenced(async (tx) => {
-      const { rows } = await tx.query<{ answer: string }>({ text, values: [...values], types: asText });
-      return JSON.parse(rows[0]?.answer ?? 'null') as T;
-    });
+    const asked = tx.query<{ answer: string }>({ text, values: [...values], types: asText });
+    const { rows } = await this.#inTurn(asked);
+    return JSON.parse(rows[0]?.answer ?? 'null') as T;
   }
 
   get #retainedSince(): string {

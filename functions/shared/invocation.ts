@@ -53,6 +53,7 @@ export function coordinatorOf(settings: Settings): Coordinator {
     deployment: settings.deployment,
     leaseMs: settings.leaseMs,
     publishTimeoutMs: settings.publishTimeoutMs,
+    retentionMs: settings.retentionMs,
     sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],
     logger: new Logger({ serviceName: 'cronce', logLevel: settings.logLevel }),
   };
