@@ -101,7 +101,7 @@ function newest(kinds: string, { session, deployment, before, limit }: Newest): 
   return `SELECT r.* FROM (
       SELECT f.id FROM ${kinds} CROSS JOIN LATERAL (
         SELECT r.id FROM cronce.run r WHERE ${equal(session, 'deployment', deployment)} AND r.job = j.job
-          AND ${outcome} = w.word AND ${before} ORDER BY r.id DESC LIMIT ${limit}) f
+          AND ${outcome} = w.word AND ${before} ORDER BY r.id DESC NULLS LAST LIMIT ${limit}) f
       ORDER BY f.id DESC LIMIT ${limit}) n
     CROSS JOIN LATERAL (SELECT r.* FROM cronce.run r WHERE r.id = n.id LIMIT 1) r`;
 }

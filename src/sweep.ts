@@ -406,7 +406,11 @@ class Sweep {
   /** Small statements, several a commit, and as long a rest after each as it took: claims come in between. */
   async #prune(): Promise<void> {
     const before = new Date(this.#now.getTime() - this.#options.retentionMs - skewMs).toISOString();
-    let since: string | null = '-infinity';
+    // Where nothing is to go, no second session is opened to find that out.
+    let since = await this.#look<string | null>(
+      (until, ours) => `SELECT finished_at FROM cronce.expired(${until}, 1, ${ours}, '-infinity')`,
+      [before, this.#deployment],
+    );
     while (since !== null && !this.#isOver) {
       const startedAt = performance.now();
       since = await this.#context.fenced(async (tx) => this.#pruneSome(tx, before, since));
@@ -437,17 +441,14 @@ class Sweep {
   }
 
   async #relay(): Promise<void> {
-    const session = await this.#options.openSession();
-    try {
-      let taken = 1;
-      while (taken > 0 && !this.#isOver) {
-        const relayed = await relay(session, this.#told, this.#options);
-        taken = relayed.taken;
-        this.#done.published += relayed.done;
-      }
-    } finally {
-      await session.close();
+    const session = await this.#readerSession();
+    let taken = 1;
+    while (taken > 0 && !this.#isOver) {
+      const relayed = await relay(session, this.#told, this.#options);
+      taken = relayed.taken;
+      this.#done.published += relayed.done;
     }
+    await session.send('ROLLBACK').catch(() => undefined); // of a batch that went wrong
   }
 
   /** Outcomes that this sweep has recorded are told as any others are. */
@@ -460,12 +461,16 @@ class Sweep {
 
   /** Looks, on a session beside the lock's own: there it would keep our tables from a migration until the sweep's end. */
   async #look<T>(query: (...literals: string[]) => string, values: readonly (string | null)[]): Promise<T> {
-    if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
-    const reader = this.#reader;
+    const reader = await this.#readerSession();
     const sql = query(...values.map((value) => (value === null ? 'NULL' : reader.literal(value))));
     const limitMs = Math.max(1, Math.min(lookMs, this.#leftMs));
     const results = await reader.send(callSql(`(${sql})`, 'answer', limitMs), limitMs + 1_000);
     return answerOf<T>(results, 'answer');
+  }
+
+  async #readerSession(): Promise<Session> {
+    if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
+    return this.#reader;
   }
 
   /**
