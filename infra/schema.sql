@@ -126,7 +126,7 @@ CREATE UNIQUE INDEX migration_pkey ON cronce.migration USING btree (version)
 CREATE UNIQUE INDEX pause_one_open ON cronce.pause USING btree (deployment, job) WHERE (resumed_at IS NULL)
 CREATE UNIQUE INDEX pause_pkey ON cronce.pause USING btree (deployment, job, paused_at)
 CREATE INDEX run_by_due_time ON cronce.run USING btree (deployment, job, scheduled_for)
-CREATE INDEX run_by_outcome ON cronce.run USING btree (deployment, job, COALESCE(skip_reason, status), id DESC)
+CREATE INDEX run_by_outcome ON cronce.run USING btree (deployment, job, COALESCE(skip_reason, status), id DESC NULLS LAST)
 CREATE INDEX run_by_slot ON cronce.run USING btree (deployment, slot, job)
 CREATE INDEX run_guessed ON cronce.run USING btree (deployment, delivery_id) WHERE slot_guessed
 CREATE INDEX run_old ON cronce.run USING btree (deployment, finished_at) WHERE (finished_at IS NOT NULL)
@@ -557,6 +557,24 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.expired(before timestamp with time zone, most integer, deployment text, since timestamp with time zone)
+ RETURNS TABLE(id uuid, finished_at timestamp with time zone)
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT r.id, r.finished_at FROM cronce.run r
+  WHERE r.deployment = expired.deployment AND r.finished_at >= expired.since AND r.finished_at < expired.before
+    AND (r.status NOT IN ('succeeded', 'failed', 'timed_out', 'lost') OR r.id < ANY (ARRAY(
+      SELECT l.id FROM unnest(
+        CASE r.status WHEN 'succeeded' THEN ARRAY['succeeded'] ELSE ARRAY['failed', 'timed_out', 'lost'] END) w (word)
+      CROSS JOIN LATERAL (
+        SELECT n.id FROM cronce.run n
+        WHERE n.deployment = r.deployment AND n.job = r.job AND coalesce(n.skip_reason, n.status) = w.word
+        ORDER BY n.id DESC NULLS LAST LIMIT 1) l)))
+  ORDER BY r.finished_at LIMIT expired.most
+$function$
+
+
 CREATE OR REPLACE FUNCTION cronce.fenced_key(run uuid)
  RETURNS bigint
  LANGUAGE sql
@@ -850,22 +868,18 @@ CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most in
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
+  found uuid[];
   gone  uuid[];
   until timestamptz;
 BEGIN
-  SELECT array_agg(d.id), max(d.finished_at) INTO gone, until FROM (
-    SELECT r.id, r.finished_at FROM cronce.run r
-    WHERE r.deployment = prune.deployment AND r.finished_at >= prune.since AND r.finished_at < prune.before
-      AND r.scheduled_for < prune.before
-      AND (r.status NOT IN ('succeeded', 'failed', 'timed_out', 'lost') OR EXISTS (
-        SELECT FROM cronce.run n WHERE n.deployment = r.deployment AND n.job = r.job AND n.id > r.id
-          AND coalesce(n.skip_reason, n.status) = ANY (
-            CASE r.status WHEN 'succeeded' THEN ARRAY['succeeded'] ELSE ARRAY['failed', 'timed_out', 'lost'] END)))
-    ORDER BY r.finished_at LIMIT most FOR UPDATE OF r SKIP LOCKED) d;
+  SELECT array_agg(e.id), max(e.finished_at) INTO found, until
+    FROM cronce.expired(prune.before, most, prune.deployment, prune.since) e;
+  SELECT array_agg(l.id) INTO gone FROM (
+    SELECT r.id FROM cronce.run r WHERE r.id = ANY (found) FOR UPDATE SKIP LOCKED) l;
   DELETE FROM cronce.run r WHERE r.id = ANY (gone);
   DELETE FROM cronce.lock l WHERE l.of_slot AND l.run_id = ANY (gone);
   RETURN jsonb_build_object('pruned', coalesce(cardinality(gone), 0),
-    'until', CASE WHEN cardinality(gone) = most THEN until END);
+    'until', CASE WHEN cardinality(found) = most THEN until END);
 END $function$
 
 

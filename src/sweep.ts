@@ -213,8 +213,15 @@ class Sweep {
     });
   }
 
+  /** Like pruning, looked for first: where nothing is to be done, no second session is opened to find that out. */
   async #settle(): Promise<void> {
     const gapMs = this.#options.gapMs ?? enterTimeLimitMs + 1_000;
+    const isDue = await this.#look<boolean>(
+      (gap, ours) => `SELECT EXISTS (SELECT FROM cronce.orphans(${gap}::integer, 1, ${ours})) OR EXISTS (
+         SELECT FROM cronce.run r WHERE r.delay_until = 'infinity' AND r.deployment = ${ours})`,
+      [String(gapMs), this.#deployment],
+    );
+    if (!isDue) return;
     const settled = await this.#records('cronce.settle_orphans($1, $2, $3, $4)', [
       gapMs,
       batch,
@@ -406,7 +413,6 @@ class Sweep {
   /** Small statements, several a commit, and as long a rest after each as it took: claims come in between. */
   async #prune(): Promise<void> {
     const before = new Date(this.#now.getTime() - this.#options.retentionMs - skewMs).toISOString();
-    // Where nothing is to go, no second session is opened to find that out.
     let since = await this.#look<string | null>(
       (until, ours) => `SELECT finished_at FROM cronce.expired(${until}, 1, ${ours}, '-infinity')`,
       [before, this.#deployment],
