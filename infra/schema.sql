@@ -83,6 +83,7 @@ TABLE cronce.run
   blocked_by_deployment text
   asked_at timestamp with time zone
   paid boolean NOT NULL DEFAULT false
+  publish_error jsonb
 
 TABLE cronce.schedule
   job text NOT NULL
@@ -131,10 +132,10 @@ CREATE UNIQUE INDEX migration_pkey ON cronce.migration USING btree (version)
 CREATE UNIQUE INDEX pause_one_open ON cronce.pause USING btree (deployment, job) WHERE (resumed_at IS NULL)
 CREATE UNIQUE INDEX pause_pkey ON cronce.pause USING btree (deployment, job, paused_at)
 CREATE INDEX run_by_due_time ON cronce.run USING btree (deployment, job, scheduled_for)
-CREATE INDEX run_by_job ON cronce.run USING btree (deployment, job, id DESC)
-CREATE INDEX run_by_slot ON cronce.run USING btree (deployment, job, slot)
+CREATE INDEX run_by_outcome ON cronce.run USING btree (deployment, job, COALESCE(skip_reason, status), id DESC NULLS LAST)
+CREATE INDEX run_by_slot ON cronce.run USING btree (deployment, slot, job)
 CREATE INDEX run_guessed ON cronce.run USING btree (deployment, delivery_id) WHERE slot_guessed
-CREATE INDEX run_old ON cronce.run USING btree (finished_at) WHERE (finished_at IS NOT NULL)
+CREATE INDEX run_old ON cronce.run USING btree (deployment, finished_at) WHERE (finished_at IS NOT NULL)
 CREATE UNIQUE INDEX run_one_success_per_slot ON cronce.run USING btree (deployment, job, slot) WHERE (status = 'succeeded'::text)
 CREATE INDEX run_owed ON cronce.run USING btree (deployment, job, scheduled_for) WHERE ((final = false) AND (NOT paid))
 CREATE UNIQUE INDEX run_pkey ON cronce.run USING btree (id)
@@ -569,6 +570,24 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.expired(before timestamp with time zone, most integer, deployment text, since timestamp with time zone)
+ RETURNS TABLE(id uuid, finished_at timestamp with time zone)
+ LANGUAGE sql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+  SELECT r.id, r.finished_at FROM cronce.run r
+  WHERE r.deployment = expired.deployment AND r.finished_at >= expired.since AND r.finished_at < expired.before
+    AND (r.status NOT IN ('succeeded', 'failed', 'timed_out', 'lost') OR r.id < ANY (ARRAY(
+      SELECT l.id FROM unnest(
+        CASE r.status WHEN 'succeeded' THEN ARRAY['succeeded'] ELSE ARRAY['failed', 'timed_out', 'lost'] END) w (word)
+      CROSS JOIN LATERAL (
+        SELECT n.id FROM cronce.run n
+        WHERE n.deployment = r.deployment AND n.job = r.job AND coalesce(n.skip_reason, n.status) = w.word
+        ORDER BY n.id DESC NULLS LAST LIMIT 1) l)))
+  ORDER BY r.finished_at LIMIT expired.most
+$function$
+
+
 CREATE OR REPLACE FUNCTION cronce.fenced_key(run uuid)
  RETURNS bigint
  LANGUAGE sql
@@ -850,7 +869,9 @@ AS $function$
     published_to = ARRAY(SELECT jsonb_array_elements_text(s.one -> 'sentTo')),
     published_at = CASE WHEN (s.one ->> 'done')::boolean THEN clock_timestamp() END,
     publish_attempts = r.publish_attempts + 1,
-    publish_after = clock_timestamp() + least(interval '10 seconds' * 2 ^ least(r.publish_attempts, 10), interval '1 hour')
+    publish_error = nullif(s.one -> 'error', 'null'),
+    publish_after = CASE WHEN (s.one ->> 'givenUp')::boolean THEN 'infinity'
+      ELSE clock_timestamp() + least(interval '10 seconds' * 2 ^ least(r.publish_attempts, 10), interval '1 hour') END
   FROM jsonb_array_elements(sent) AS s (one)
   WHERE r.id = (s.one ->> 'id')::uuid
 $function$
@@ -1020,27 +1041,24 @@ AS $function$
 $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer, deployment text DEFAULT 'default'::text)
- RETURNS integer
+CREATE OR REPLACE FUNCTION cronce.prune(before timestamp with time zone, most integer, deployment text DEFAULT 'default'::text, since timestamp with time zone DEFAULT '-infinity'::timestamp with time zone)
+ RETURNS jsonb
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
 DECLARE
-  gone uuid[];
+  found uuid[];
+  gone  uuid[];
+  until timestamptz;
 BEGIN
-  WITH kept AS (
-    SELECT max(r.id::text)::uuid AS id FROM cronce.run r
-      WHERE r.deployment = prune.deployment AND r.status IN ('succeeded', 'failed', 'timed_out', 'lost')
-      GROUP BY r.job, r.status = 'succeeded'),
-  deleted AS (
-    DELETE FROM cronce.run WHERE id IN (
-      SELECT r.id FROM cronce.run r
-      WHERE r.deployment = prune.deployment AND r.finished_at < before AND r.id NOT IN (SELECT k.id FROM kept k)
-      ORDER BY r.finished_at LIMIT most)
-    RETURNING id)
-  SELECT array_agg(d.id) INTO gone FROM deleted d;
+  SELECT array_agg(e.id), max(e.finished_at) INTO found, until
+    FROM cronce.expired(prune.before, most, prune.deployment, prune.since) e;
+  SELECT array_agg(l.id) INTO gone FROM (
+    SELECT r.id FROM cronce.run r WHERE r.id = ANY (found) FOR UPDATE SKIP LOCKED) l;
+  DELETE FROM cronce.run r WHERE r.id = ANY (gone);
   DELETE FROM cronce.lock l WHERE l.of_slot AND l.run_id = ANY (gone);
-  RETURN coalesce(cardinality(gone), 0);
+  RETURN jsonb_build_object('pruned', coalesce(cardinality(gone), 0),
+    'until', CASE WHEN cardinality(found) = most THEN until END);
 END $function$
 
 
@@ -1060,7 +1078,7 @@ AS $function$
     'params', r.params, 'output', r.output, 'error', r.error,
     'receivedAt', r.received_at, 'startedAt', r.started_at, 'finishedAt', r.finished_at,
     'cancelRequestedAt', r.cancel_requested_at, 'cancelRequestedBy', r.cancel_requested_by,
-    'publishedAt', r.published_at)
+    'publishedAt', r.published_at, 'publishError', r.publish_error)
 $function$
 
 
@@ -1090,6 +1108,11 @@ BEGIN
       SELECT FROM cronce.run r WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot
         AND r.id <> self AND r.skip_reason IS DISTINCT FROM 'off_schedule') THEN
     RETURN QUERY SELECT 'off_schedule', NULL::uuid;
+    RETURN;
+  END IF;
+  -- The success that would turn it away may be pruned; so for an operator too.
+  IF (want ->> 'scheduledFor')::timestamptz + make_interval(secs => (policy ->> 'retentionMs')::numeric / 1000) < at THEN
+    RETURN QUERY SELECT 'too_late', NULL::uuid;
     RETURN;
   END IF;
   IF (policy ->> 'byHand')::boolean THEN -- an operator may run a failed, held or missed slot again, paused or late
@@ -1392,15 +1415,29 @@ END $function$
 
 CREATE OR REPLACE FUNCTION cronce.take_unpublished(own uuid[], most integer, deployment text DEFAULT 'default'::text)
  RETURNS jsonb
- LANGUAGE sql
+ LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
-  SELECT coalesce(jsonb_agg(jsonb_build_object('run', cronce.record(due), 'sentTo', due.published_to)), '[]')
-  FROM (SELECT r.* FROM cronce.run r
-        WHERE r.published_at IS NULL AND r.finished_at IS NOT NULL AND r.deployment = take_unpublished.deployment
-          AND (r.id = ANY (own) OR r.publish_after <= clock_timestamp())
-        ORDER BY (r.id = ANY (own)) DESC NULLS LAST, r.publish_after LIMIT most FOR UPDATE SKIP LOCKED) due
-$function$
+DECLARE
+  at   timestamptz := clock_timestamp(); -- the function itself could be no bound of an index
+  due  cronce.run[];
+  rest cronce.run[];
+BEGIN
+  SELECT coalesce(array_agg(d), '{}') INTO due FROM (
+    SELECT r.* FROM cronce.run r
+    WHERE r.id = ANY (own) AND r.published_at IS NULL AND r.finished_at IS NOT NULL
+      AND r.deployment = take_unpublished.deployment
+    ORDER BY r.id LIMIT most FOR UPDATE SKIP LOCKED) d;
+  SELECT coalesce(array_agg(d), '{}') INTO rest FROM (
+    SELECT r.* FROM cronce.run r
+    WHERE r.published_at IS NULL AND r.finished_at IS NOT NULL AND r.deployment = take_unpublished.deployment
+      AND r.publish_after <= at AND r.id <> ALL (own)
+    ORDER BY r.publish_after LIMIT most - cardinality(due) FOR UPDATE SKIP LOCKED) d;
+  due := due || rest;
+  RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object(
+      'run', cronce.record(due[i]), 'sentTo', due[i].published_to, 'attempts', due[i].publish_attempts) ORDER BY i), '[]')
+    FROM generate_subscripts(due, 1) i);
+END $function$
 
 
 CREATE OR REPLACE FUNCTION cronce.timeline()

@@ -1,5 +1,4 @@
 import type { QueryResult } from './postgres/driver.ts';
-import type { Job } from './job.ts';
 import type { LockNames } from './lock-name.ts';
 import type { RunError, RunRecord } from './run.ts';
 import type { Session } from './postgres/session.ts';
@@ -8,7 +7,7 @@ import { callSql, transaction } from './postgres/call.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
-export const schemaVersion = 4;
+export const schemaVersion = 5;
 
 /** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
 const patienceMs = 1_000;
@@ -54,6 +53,8 @@ export interface ClaimRequest {
   readonly again: boolean;
   /** How long a start record may stand without its lock, ms: the time limit of entering, and a little. */
   readonly gapMs: number;
+  /** How long a slot's success is on record for sure, ms: an older slot is too late. Without it none is. */
+  readonly retentionMs?: number | null;
   /** A virtual clock's time; absent, the server's clock counts. */
   readonly now?: Date;
 }
@@ -120,14 +121,18 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       waitMs: request.waitMs,
       patienceMs,
     },
-    policy: policyJson(job, delivery.byHand, request.replace),
+    policy: policyJson(delivery, request),
   };
 }
 
-function policyJson(job: Job, byHand: boolean, replace: boolean): object {
+function policyJson(
+  { job, byHand }: Delivery,
+  { replace, retentionMs }: Pick<ClaimRequest, 'replace' | 'retentionMs'>,
+): object {
   return {
     byHand,
     replace,
+    retentionMs: retentionMs ?? null,
     maxAttempts: job.retries + 1,
     afterLost: job.afterLost,
     startDeadlineMs: job.startDeadlineMs,

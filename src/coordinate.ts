@@ -45,7 +45,7 @@ export interface Coordinator {
   readonly logger: Logger;
   /** Hands a run to its job's function: where slots are owed, each run asks for the next. Absent, only the sweep does. */
   readonly deliver?: (request: RunRequest) => Promise<void>;
-  /** Runs that ended longer ago may be deleted, ms: what they owe is owed no more. */
+  /** How long the sweep keeps records, ms: a slot that was due earlier is too late, and owed no more. Absent, none is. */
   readonly retentionMs?: number;
   /** Stands in for the server's clock, where time is simulated. */
   readonly clock?: () => Date;
@@ -225,6 +225,7 @@ class Path {
       waitMs: job.overlap === 'wait' ? Math.min(job.waitMs, workMs) : 0,
       replace,
       again,
+      retentionMs: this.#coordinator.retentionMs ?? null,
       gapMs: enterTimeLimitMs + 1_000,
       ...this.#now(),
     };

@@ -2,7 +2,14 @@ import { schemaVersion } from './claim.ts';
 import { ask } from './postgres/call.ts';
 import { isoTime, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
-import { unnamedDeployment, type RunRecord, type SkipReason, type Status } from './run.ts';
+import {
+  outcomes,
+  skipReasons,
+  unnamedDeployment,
+  type RunRecord,
+  type SkipReason,
+  type Status,
+} from './run.ts';
 
 /**
  * Reading what became of a deployment's deliveries. Newest first; pages by cursor, since run ids grow with time.
@@ -37,17 +44,66 @@ export interface RunFilter {
 }
 
 export async function findRuns(session: Session, filter: RunFilter): Promise<RunRecord[]> {
-  const wanted = [
-    equal(session, 'deployment', filter.deployment ?? unnamedDeployment),
-    ...(['job', 'slot', 'status'] as const).map((column) => equal(session, column, filter[column])),
-    equal(session, 'skip_reason', filter.reason),
-    filter.before === undefined ? 'true' : `r.id < ${jsonText(session, filter.before)}::uuid`,
-  ];
-  return records(
-    session,
-    `SELECT r.* FROM cronce.run r WHERE ${wanted.join(' AND ')} ORDER BY r.id DESC LIMIT ${filter.limit}`,
-    listed,
-  );
+  const { deployment = unnamedDeployment, slot, limit } = filter;
+  const before = filter.before === undefined ? 'true' : `r.id < ${jsonText(session, filter.before)}::uuid`;
+  const words = wordsOf(filter);
+  // A slot has few runs: all of them, before anything else is asked.
+  const rows =
+    slot === undefined
+      ? newest(kindsOf(session, deployment, words, filter.job), { session, deployment, before, limit })
+      : `SELECT r.* FROM (SELECT r.* FROM cronce.run r WHERE ${equal(session, 'deployment', deployment)}
+           AND ${equal(session, 'slot', slot)} AND ${equal(session, 'job', filter.job)} OFFSET 0) r
+         WHERE ${before} AND ${outcome} = ANY (${texts(session, words)}) ORDER BY r.id DESC LIMIT ${limit}`;
+  return records(session, rows, listed);
+}
+
+/** What became of a delivery, or why it was turned away: in one word, as the index `run_by_outcome` has it. */
+const outcome = 'coalesce(r.skip_reason, r.status)';
+const allWords: readonly string[] = [
+  'running',
+  ...outcomes.filter((one) => one !== 'skipped'),
+  ...skipReasons,
+];
+
+function wordsOf({ status, reason }: Pick<RunFilter, 'status' | 'reason'>): readonly string[] {
+  const isSkip = (word: string) => skipReasons.some((one) => one === word);
+  return allWords
+    .filter((word) => status === undefined || word === status || (status === 'skipped' && isSkip(word)))
+    .filter((word) => reason === undefined || word === reason);
+}
+
+/**
+ * Each job with each word that its runs may have: k (job, word). Jobs that have runs, found by the index from one to the
+ * next; however long the history is, no list reads more of it than what it shows of each kind.
+ */
+function kindsOf(session: Session, deployment: string, words: readonly string[], job?: string): string {
+  const ours = equal(session, 'deployment', deployment);
+  const jobs =
+    job === undefined
+      ? `(WITH RECURSIVE j (job) AS (
+           SELECT min(r.job) FROM cronce.run r WHERE ${ours}
+           UNION ALL
+           SELECT (SELECT min(r.job) FROM cronce.run r WHERE ${ours} AND r.job > j.job) FROM j WHERE j.job IS NOT NULL)
+         SELECT j.job FROM j WHERE j.job IS NOT NULL)`
+      : `(SELECT ${jsonText(session, job)})`;
+  return `${jobs} j (job) CROSS JOIN unnest(${texts(session, words)}) w (word)`;
+}
+
+interface Newest {
+  readonly session: Session;
+  readonly deployment: string;
+  readonly before: string;
+  readonly limit: number;
+}
+
+/** Of all these kinds together the last few runs: the last few of each are looked at, and no more. */
+function newest(kinds: string, { session, deployment, before, limit }: Newest): string {
+  return `SELECT r.* FROM (
+      SELECT f.id FROM ${kinds} CROSS JOIN LATERAL (
+        SELECT r.id FROM cronce.run r WHERE ${equal(session, 'deployment', deployment)} AND r.job = j.job
+          AND ${outcome} = w.word AND ${before} ORDER BY r.id DESC NULLS LAST LIMIT ${limit}) f
+      ORDER BY f.id DESC LIMIT ${limit}) n
+    CROSS JOIN LATERAL (SELECT r.* FROM cronce.run r WHERE r.id = n.id LIMIT 1) r`;
 }
 
 export async function findRun(
@@ -67,13 +123,10 @@ export async function latestRuns(
   each: number,
   deployment: string = unnamedDeployment,
 ): Promise<Map<string, RunRecord[]>> {
-  const all = await records(
-    session,
-    `SELECT r.* FROM jsonb_array_elements_text(${session.literal(JSON.stringify(jobs))}::jsonb) AS j (name)
-     CROSS JOIN LATERAL (SELECT * FROM cronce.run r WHERE r.job = j.name AND ${equal(session, 'deployment', deployment)}
-       ORDER BY r.id DESC LIMIT ${each}) r`,
-    listed,
-  );
+  const kinds = `(SELECT a.name) j (job) CROSS JOIN unnest(${texts(session, allWords)}) w (word)`;
+  const rows = `SELECT r.* FROM unnest(${texts(session, jobs)}) a (name)
+    CROSS JOIN LATERAL (${newest(kinds, { session, deployment, before: 'true', limit: each })}) r`;
+  const all = await records(session, rows, listed);
   return new Map(jobs.map((name) => [name, all.filter(({ job }) => job === name)]));
 }
 
@@ -118,6 +171,10 @@ async function records(session: Session, rows: string, shown: string): Promise<R
 
 function equal(session: Session, column: string, value: string | undefined): string {
   return value === undefined ? 'true' : `r.${column} = ${jsonText(session, value)}`;
+}
+
+function texts(session: Session, all: readonly string[]): string {
+  return `ARRAY(SELECT jsonb_array_elements_text(${session.literal(JSON.stringify(all))}::jsonb))`;
 }
 
 /** A text as JSON has it: there also NUL can be written, so that the server, and not the protocol, refuses it. */

@@ -60,6 +60,8 @@ export interface WorkContext {
   readonly tx: Transaction;
   /** Aborts with a {@link Stop} as its reason. */
   readonly signal: AbortSignal;
+  /** How long until the signal aborts with `deadline`, ms: for work in portions that would rather leave some for next time. */
+  readonly timeLeftMs: () => number;
   /**
    * Throws if the lock can no longer be vouched for. Call it right before an effect outside Postgres, with no
    * `await` in between: that is what keeps a thawed process from acting.

@@ -103,6 +103,16 @@ export interface RunRecord {
   readonly cancelRequestedAt: string | null;
   readonly cancelRequestedBy: string | null;
   readonly publishedAt: string | null;
+  /** Why it has not reached every sink; null where it has, or was not tried yet. */
+  readonly publishError: PublishError | null;
+}
+
+export interface PublishError {
+  readonly tries: number;
+  /** It is tried no more. */
+  readonly givenUp: boolean;
+  /** Of the last try: each sink that did not take it, and that sink's own code for it. */
+  readonly failures: readonly { readonly sink: string; readonly code: string; readonly message: string }[];
 }
 
 export function isOver(run: RunRecord): boolean {

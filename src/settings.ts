@@ -15,6 +15,7 @@ export interface Settings {
   readonly ownJob: string | null;
   readonly eventBus: { readonly bus: string; readonly endpoint?: string } | null;
   readonly publishTimeoutMs: number;
+  /** At least the 14 days that a dead letter may wait: sent again, it must still find its slot's success. */
   readonly retentionMs: number;
   readonly http: {
     /** None at all: every route but /healthz refuses. */
@@ -31,14 +32,16 @@ export class SettingsError extends Error {
   override readonly name = 'SettingsError';
 }
 
-const wholeNumber = (least: number, most: number) =>
-  v.pipe(
+const wholeNumber = (least: number, most: number, why = '') => {
+  const allowed = `a whole number from ${least} to ${most}${why}`;
+  return v.pipe(
     v.string(),
-    v.regex(/^\d+$/, `a whole number from ${least} to ${most}`),
+    v.regex(/^\d+$/, allowed),
     v.transform(Number),
-    v.minValue(least, `a whole number from ${least} to ${most}`),
-    v.maxValue(most, `a whole number from ${least} to ${most}`),
+    v.minValue(least, allowed),
+    v.maxValue(most, allowed),
   );
+};
 
 const list = v.pipe(
   v.string(),
@@ -137,7 +140,7 @@ const shape = v.strictObject({
   CRONCE_EVENT_BUS: v.optional(v.string()),
   CRONCE_EVENT_BUS_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
   CRONCE_PUBLISH_TIMEOUT_MS: v.optional(wholeNumber(100, 20_000)),
-  CRONCE_RETENTION_DAYS: v.optional(wholeNumber(2, 3_650)),
+  CRONCE_RETENTION_DAYS: v.optional(wholeNumber(14, 3_650, ' (a dead letter may wait for 14 days)')),
   CRONCE_READ_TOKENS: v.optional(list),
   CRONCE_RUN_TOKENS: v.optional(list),
   CRONCE_FUNCTION_PREFIX: v.optional(v.string()),

@@ -1,5 +1,6 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Accounts } from './accounts.ts';
-import { defineJob, type Job, type Registry, type WorkContext } from './job.ts';
+import { defineJob, type Job, type Registry, type Transaction, type WorkContext } from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
 import { patienceMs, requestFor } from './owed.ts';
 import { callSql } from './postgres/call.ts';
@@ -18,7 +19,7 @@ export interface SweepOptions extends PublishOptions {
   /** Hands a run to its job's function. */
   readonly deliver: (request: RunRequest) => Promise<void>;
   readonly openSession: () => Promise<Session>;
-  /** Runs that ended longer ago are deleted, ms; at least two days, since a late duplicate is known by its slot's record. */
+  /** Runs that ended longer ago are deleted, ms; claims are told the same, since a late duplicate is known by its slot's record. */
   readonly retentionMs: number;
   /** A due slot is missed once nothing came for so long, ms; default 5 min. */
   readonly missedAfterMs?: number;
@@ -48,6 +49,18 @@ export const sweepName = 'sweep';
 /** So many rows a statement. */
 const batch = 500;
 
+/** So long a transaction of pruning goes on before it commits, ms: what it deletes is in nobody's way. */
+const pruneMs = 1_000;
+
+/**
+ * The share of the pass by whose end each step has had its turn. What one leaves over is the next one's; one that needs
+ * more goes on in the next pass. Publishing comes before pruning, and pruning, which can wait, has the least for sure.
+ */
+const turns = { settle: 0.15, account: 0.4, deliver: 0.6, publish: 0.8, prune: 0.95 } as const;
+
+/** Which the clocks of the sweep and of the server may be apart, ms: no record goes before its slot is too late for a claim. */
+const skewMs = 60_000;
+
 /** The longest that one look may take, ms. */
 const lookMs = 30_000;
 
@@ -64,6 +77,13 @@ export function sweepJob(options: SweepOptions): Job {
       return sweep.all();
     },
   });
+}
+
+/** As `cronce.prune` answers. */
+interface Pruned {
+  readonly pruned: number;
+  /** Where the next batch begins; null where nothing is left. */
+  readonly until: string | null;
 }
 
 class Sweep {
@@ -84,30 +104,59 @@ class Sweep {
   /** Records of this pass, of which the log has its lines. */
   readonly #told: string[] = [];
   readonly #deployment: string;
+  readonly #passMs: number;
   #reader: Session | null = null;
+  /** What is to be left of the pass for the steps that follow, ms. */
+  #reservedMs = 0;
+  #turn = new AbortController();
 
   constructor(options: SweepOptions, context: WorkContext) {
-    this.#options = options;
+    this.#options = { ...options, deliver: async (request) => this.#inTurn(options.deliver(request)) };
     this.#context = context;
+    this.#passMs = context.timeLeftMs();
     this.#deployment = options.deployment ?? unnamedDeployment;
     this.#now = options.clock?.() ?? new Date();
   }
 
-  /** One step that fails keeps no other from its turn; the run fails at the end, and says what did. */
+  /** One step that fails, or takes its time, keeps no other from its turn; the run fails at the end, and says what did. */
   async all(): Promise<Swept> {
-    await this.#attempt(() => this.#settle());
-    await this.#attempt(() => this.#accountAll());
-    await this.#attempt(() => this.#deliverOwed());
-    await this.#attempt(() => this.#relay());
-    await this.#attempt(() => this.#prune());
+    await this.#step('settle', () => this.#settle());
+    await this.#step('account', () => this.#accountAll());
+    await this.#step('deliver', () => this.#deliverOwed());
+    await this.#step('publish', () => this.#relay());
+    await this.#step('prune', () => this.#prune());
     await this.#reader?.close();
     if (this.#failures.length > 0)
       throw new AggregateError(this.#failures, `the sweep could not do all: ${JSON.stringify(this.#done)}`);
     return this.#done;
   }
 
+  async #step(name: keyof typeof turns, step: () => Promise<void>): Promise<void> {
+    this.#reservedMs = this.#passMs * (1 - turns[name]);
+    this.#turn = new AbortController();
+    const timer = setTimeout(() => {
+      this.#turn.abort(
+        new Error(`the sweep's step ${name} has had its share of the pass; it goes on in the next`),
+      );
+    }, this.#leftMs);
+    await this.#attempt(step);
+    clearTimeout(timer);
+    if (this.#turn.signal.aborted) this.#options.logger.warn(String(this.#turn.signal.reason));
+  }
+
+  /** Until the step's turn is over, ms. */
+  get #leftMs(): number {
+    return Math.max(0, this.#context.timeLeftMs() - this.#reservedMs);
+  }
+
+  get #isOver(): boolean {
+    return this.#leftMs === 0 || this.#context.signal.aborted;
+  }
+
+  /** Nothing new is begun once the step's turn is over. */
   async #attempt(step: () => Promise<void>): Promise<void> {
     this.#context.signal.throwIfAborted();
+    if (this.#isOver) return;
     try {
       await step();
     } catch (error) {
@@ -115,8 +164,31 @@ class Sweep {
     }
   }
 
+  /** What does not end within the step's turn is left behind. */
+  async #inTurn<T>(answer: Promise<T>): Promise<T> {
+    answer.catch(() => undefined);
+    const { signal } = this.#turn;
+    const done = new AbortController();
+    const over = new Promise<never>((_, reject) => {
+      const leave = () => {
+        reject(signal.reason as Error);
+      };
+      signal.addEventListener('abort', leave, { signal: done.signal });
+    });
+    return Promise.race([answer, over]).finally(() => {
+      done.abort();
+    });
+  }
+
+  /** Like pruning, looked for first: where nothing is to be done, no second session is opened to find that out. */
   async #settle(): Promise<void> {
     const gapMs = this.#options.gapMs ?? enterTimeLimitMs + 1_000;
+    const isDue = await this.#look<boolean>(
+      (gap, ours) => `SELECT EXISTS (SELECT FROM cronce.orphans(${gap}::integer, 1, ${ours})) OR EXISTS (
+         SELECT FROM cronce.run r WHERE r.delay_until = 'infinity' AND r.deployment = ${ours})`,
+      [String(gapMs), this.#deployment],
+    );
+    if (!isDue) return;
     const settled = await this.#records('cronce.settle_orphans($1, $2, $3, $4)', [
       gapMs,
       batch,
@@ -184,26 +256,51 @@ class Sweep {
     this.#done[debt.status === 'missed' ? 'caughtUp' : 'redelivered'] += 1;
   }
 
+  /** Small statements, several a commit, and as long a rest after each as it took: claims come in between. */
   async #prune(): Promise<void> {
-    const before = this.#retainedSince;
-    let gone = batch;
-    while (gone === batch && !this.#context.signal.aborted) {
-      gone = await this.#write<number>('cronce.prune($1, $2, $3)', [before, batch, this.#deployment]);
-      this.#done.pruned += gone;
+    const before = new Date(this.#now.getTime() - this.#options.retentionMs - skewMs).toISOString();
+    let since = await this.#look<string | null>(
+      (until, ours) => `SELECT finished_at FROM cronce.expired(${until}, 1, ${ours}, '-infinity')`,
+      [before, this.#deployment],
+    );
+    while (since !== null && !this.#isOver) {
+      const startedAt = performance.now();
+      since = await this.#context.fenced(async (tx) => this.#pruneSome(tx, before, since));
+      const tookMs = performance.now() - startedAt;
+      if (since !== null) await this.#rest(tookMs);
     }
   }
 
+  async #rest(ms: number): Promise<void> {
+    const { signal } = this.#context;
+    await sleep(Math.min(ms, this.#leftMs), undefined, { signal }).catch(() => undefined);
+  }
+
+  async #pruneSome(tx: Transaction, before: string, from: string | null): Promise<string | null> {
+    const endsAt = performance.now() + Math.min(pruneMs, this.#leftMs);
+    let since = from;
+    do {
+      const { pruned, until } = await this.#ask<Pruned>(tx, 'cronce.prune($1, $2, $3, $4)', [
+        before,
+        batch,
+        this.#deployment,
+        since,
+      ]);
+      this.#done.pruned += pruned;
+      since = until;
+    } while (since !== null && performance.now() < endsAt);
+    return since;
+  }
+
   async #relay(): Promise<void> {
-    const session = await this.#options.openSession();
-    try {
-      let sent = 1;
-      while (sent > 0 && !this.#context.signal.aborted) {
-        sent = await relay(session, this.#told, this.#options);
-        this.#done.published += sent;
-      }
-    } finally {
-      await session.close();
+    const session = await this.#readerSession();
+    let taken = 1;
+    while (taken > 0 && !this.#isOver) {
+      const relayed = await relay(session, this.#told, this.#options);
+      taken = relayed.taken;
+      this.#done.published += relayed.done;
     }
+    await session.send('ROLLBACK').catch(() => undefined); // of a batch that went wrong
   }
 
   /** Outcomes that this sweep has recorded are told as any others are. */
@@ -216,11 +313,16 @@ class Sweep {
 
   /** Looks, on a session beside the lock's own: there it would keep our tables from a migration until the sweep's end. */
   async #look<T>(query: (...literals: string[]) => string, values: readonly (string | null)[]): Promise<T> {
-    if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
-    const reader = this.#reader;
+    const reader = await this.#readerSession();
     const sql = query(...values.map((value) => (value === null ? 'NULL' : reader.literal(value))));
-    const results = await reader.send(callSql(`(${sql})`, 'answer', lookMs), lookMs + 1_000);
+    const limitMs = Math.max(1, Math.min(lookMs, this.#leftMs));
+    const results = await reader.send(callSql(`(${sql})`, 'answer', limitMs), limitMs + 1_000);
     return answerOf<T>(results, 'answer');
+  }
+
+  async #readerSession(): Promise<Session> {
+    if (this.#reader?.lost.aborted !== false) this.#reader = await this.#options.openSession();
+    return this.#reader;
   }
 
   /**
@@ -228,11 +330,14 @@ class Sweep {
    * the process's, which any job's file may have changed: the answer is read as text by a parser of ours.
    */
   async #write<T>(call: string, values: readonly unknown[]): Promise<T> {
+    return this.#context.fenced(async (tx) => this.#ask<T>(tx, call, values));
+  }
+
+  async #ask<T>(tx: Transaction, call: string, values: readonly unknown[]): Promise<T> {
     const text = `SELECT pg_catalog.to_jsonb(${call})::text AS answer`;
-    return this.#context.fenced(async (tx) => {
-      const { rows } = await tx.query<{ answer: string }>({ text, values: [...values], types: asText });
-      return JSON.parse(rows[0]?.answer ?? 'null') as T;
-    });
+    const asked = tx.query<{ answer: string }>({ text, values: [...values], types: asText });
+    const { rows } = await this.#inTurn(asked);
+    return JSON.parse(rows[0]?.answer ?? 'null') as T;
   }
 
   get #retainedSince(): string {

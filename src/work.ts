@@ -123,7 +123,7 @@ interface Reach {
 }
 
 function contextOf(run: RunRecord, options: WorkOptions, reach: Reach): WorkContext {
-  const { tx, signal, ended } = reach;
+  const { tx, signal, ended, timeLeftMs } = reach;
   const check = () => {
     options.lock.check();
     ended.throwIfAborted();
@@ -139,6 +139,7 @@ function contextOf(run: RunRecord, options: WorkOptions, reach: Reach): WorkCont
     logger: options.logger,
     tx,
     signal,
+    timeLeftMs,
     check,
     fenced: (body) => fenced(run, options, { ...reach, check }, body),
     fence: BigInt(run.fence ?? 0),

@@ -3,8 +3,9 @@ import { cancelRun } from '../src/cancel.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
-import { logOutcome, type Sink } from '../src/publish.ts';
-import type { RunRecord, Status } from '../src/run.ts';
+import { logOutcome, triesAtMost, type Sink } from '../src/publish.ts';
+import type { PublishError, RunRecord, Status } from '../src/run.ts';
+import { findRun } from '../src/history.ts';
 import { eventBridgeSink } from '../src/sinks/eventbridge.ts';
 import { reply, startAwsEndpoint, type AwsEndpoint, type Call } from './support/aws.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
@@ -35,6 +36,7 @@ beforeAll(async () => {
   process.env['AWS_SECRET_ACCESS_KEY'] = 'local';
   process.env['AWS_REGION'] = 'eu-central-1';
   db = await freshDatabase();
+  await import('@aws-sdk/client-eventbridge'); // loaded anew it may take longer than a relay is given here
   bus = await startAwsEndpoint((call, response) => behave(call, response));
 });
 afterAll(async () => {
@@ -175,6 +177,206 @@ describe('the EventBridge sink', () => {
   });
 });
 
+/** As EventBridge counts: 256 KB and ten entries a call, or it takes none of them. */
+function strictly(call: Call, failing?: (index: number) => boolean): [number, unknown] {
+  const { Entries } = call.body as PutEvents;
+  const sizes = Entries.map(
+    (entry) => Buffer.byteLength(entry.Source + entry.DetailType + entry.Detail) + 14,
+  );
+  if (Entries.length > 10) return [400, { __type: 'ValidationException', message: 'too many entries' }];
+  if (sizes.reduce((sum, size) => sum + size, 0) > 256 * 1_024)
+    return [
+      400,
+      {
+        __type: 'ValidationException',
+        message: 'Total size of the entries in the request is over the limit.',
+      },
+    ];
+  return [200, accept(call, failing)];
+}
+
+const detailsOf = (calls: readonly Call[]) =>
+  calls.flatMap(({ body }) =>
+    (body as PutEvents).Entries.map(({ Detail }) => JSON.parse(Detail) as RunRecord),
+  );
+
+describe('an outcome that the bus does not take', () => {
+  const waiting = { status: 'failed', final: true, publish_after: after(-60_000) };
+  const large = (n: number) => 'é'.repeat(n);
+
+  async function outbox(id: string): Promise<PublishError | null> {
+    const [row] = await db.query('SELECT publish_error FROM cronce.run WHERE id = $1', [id]);
+    return row?.['publish_error'] as PublishError | null;
+  }
+
+  it.each<[string, Record<string, unknown>, (sent: RunRecord) => unknown]>([
+    ['error', { error: { name: 'E', message: large(200_000), errors: [] } }, ({ error }) => error],
+    [
+      'error, by its causes',
+      { error: { name: 'E', message: 'why', cause: { name: 'E', message: large(200_000) } } },
+      ({ error }) => error,
+    ],
+    ['output', { output: large(200_000) }, ({ output }) => output],
+    ['params', { params: large(200_000) }, ({ params }) => params],
+  ])('since its %s is too large is cut there, says so, and holds nobody up', async (_what, columns, part) => {
+    behave = (call, response) => reply(response, ...strictly(call));
+    const s = stage(db);
+    const good = [await s.run(waiting), await s.run(waiting)];
+    const id = await s.run({ ...waiting, output: 'kept', params: 'kept', ...columns });
+    await runOnce(publishing());
+    const sent = detailsOf(bus.calls);
+    expect(sent.map((one) => one.id)).toEqual(expect.arrayContaining([id, ...good]));
+    const cut = sent.find((one) => one.id === id) as RunRecord;
+    expect(part(cut)).toMatchObject({ cut: 'too large for an event' });
+    if (cut.error) expect(cut.error).toMatchObject({ name: 'E', message: expect.any(String) as string });
+    expect([cut.output, cut.params]).toContain('kept'); // no more than has to be
+    expect(await unpublished()).toBe(0);
+  });
+
+  it('in all its parts, and in its names, is cut in all of them', async () => {
+    behave = (call, response) => reply(response, ...strictly(call));
+    const s = stage(db);
+    const [text, error] = [large(150_000), { name: 'E', message: large(150_000) }];
+    const id = await s.run({
+      ...waiting,
+      output: text,
+      params: text,
+      error,
+      requested_by: text,
+      lock_name: text,
+    });
+    await runOnce(publishing());
+    const cut = detailsOf(bus.calls).find((one) => one.id === id);
+    expect(cut).toMatchObject({
+      requestedBy: expect.stringContaining('(cut: too large for an event)') as string,
+    });
+    expect(await unpublished()).toBe(0);
+  });
+
+  it('with the rest of its call is alone in the next one, and tried again by itself', async () => {
+    const s = stage(db);
+    const bad = await s.run({ ...waiting, output: 'poison' });
+    for (let n = 0; n < 5; n++) await s.run(waiting);
+    behave = (call, response) =>
+      JSON.stringify(call.body).includes('poison')
+        ? reply(response, 400, { __type: 'ValidationException', message: 'no JSON object' })
+        : reply(response, 200, accept(call));
+    const logger = keepingLogger();
+    await runOnce(publishing({ logger }));
+    expect(bus.calls.map(({ body }) => (body as PutEvents).Entries.length)).toEqual([7, 1, 1, 1, 1, 1, 1, 1]);
+    expect(await unpublished()).toBe(1);
+    const failures = [
+      { sink: 'eventbridge:outcomes', code: 'ValidationException', message: 'no JSON object' },
+    ];
+    expect(await outbox(bad)).toEqual({ tries: 1, givenUp: false, failures });
+    expect(logger.lines.filter(({ level }) => level === 'warn')).toMatchObject([
+      { fields: { runs: [bad], code: 'ValidationException', error: 'no JSON object' } },
+    ]);
+    bus.calls.length = 0;
+    await runOnce(publishing());
+    expect(bus.calls.map(({ body }) => (body as PutEvents).Entries.length)).toEqual([1]); // it waits
+  });
+
+  it.each([
+    ['ThrottlingException', 400],
+    ['AccessDeniedException', 403],
+  ])('for no fault of its own (%s) is not sent anew one by one', async (__type, status) => {
+    const s = stage(db);
+    for (let n = 0; n < 5; n++) await s.run(waiting);
+    behave = (_call, response) => reply(response, status, { __type, message: 'not now' });
+    await runOnce(publishing());
+    expect(bus.calls.every(({ body }) => (body as PutEvents).Entries.length === 6)).toBe(true);
+    const rows = await db.query(
+      `SELECT DISTINCT publish_error #>> '{failures,0,code}' AS code FROM cronce.run`,
+    );
+    expect(rows).toEqual([{ code: __type }]);
+  });
+
+  it('inside an answer of 200 is logged, and kept, by the bus’s own code', async () => {
+    const hostile = 'a\u0000b \ud800';
+    behave = (call, response) => {
+      const { Entries } = call.body as PutEvents;
+      const refused = {
+        ErrorCode: 'NotAuthorizedForSourceException',
+        ErrorMessage: hostile,
+      };
+      const answers = Entries.map((_, index) => (index === 0 ? refused : { EventId: `e${index}` }));
+      reply(response, 200, { FailedEntryCount: 1, Entries: answers });
+    };
+    await stage(db).run(waiting);
+    const logger = keepingLogger();
+    const own = await runOnce(publishing({ logger }));
+    expect(logger.lines.find(({ level }) => level === 'warn')).toMatchObject({
+      fields: { runs: [own.id], code: 'NotAuthorizedForSourceException' },
+    });
+    expect(await outbox(own.id)).toMatchObject({ failures: [{ code: 'NotAuthorizedForSourceException' }] });
+    expect(await unpublished()).toBe(1);
+  });
+
+  it.each([
+    [0, 10],
+    [3, 80],
+    [8, 2_560],
+    [20, 3_600],
+  ])('waits after %d tries for %d s', async (tries, seconds) => {
+    behave = (_call, response) => reply(response, 500, {});
+    const id = await stage(db).run({ ...waiting, publish_attempts: tries });
+    await runOnce(publishing());
+    const [row] = await db.query(
+      `SELECT extract(epoch FROM publish_after - clock_timestamp())::int AS s, publish_attempts AS n FROM cronce.run WHERE id = $1`,
+      [id],
+    );
+    expect(row?.['n']).toBe(tries + 1);
+    expect(Number(row?.['s'])).toBeGreaterThan(seconds - 9);
+    expect(Number(row?.['s'])).toBeLessThanOrEqual(seconds);
+  });
+
+  it(`is given up after ${triesAtMost} tries: an error in the log, the reason on its record, and no further try`, async () => {
+    behave = (_call, response) => reply(response, 400, { __type: 'ValidationException', message: 'no' });
+    const id = await stage(db).run({ ...waiting, publish_attempts: triesAtMost - 1 });
+    const logger = keepingLogger();
+    await runOnce(publishing({ logger }));
+    const why = {
+      tries: triesAtMost,
+      givenUp: true,
+      failures: [{ code: 'ValidationException', message: 'no' }],
+    };
+    expect(await outbox(id)).toMatchObject(why);
+    expect(
+      logger.lines.filter(({ level, message }) => level === 'error' && message.includes('given up')),
+    ).toMatchObject([{ fields: { runs: [id], ...why } }]);
+    const session = await Session.open(targetOf(db.url));
+    expect(await findRun(session, id)).toMatchObject({ publishError: why, publishedAt: null });
+    await session.close();
+    bus.calls.length = 0;
+    behave = (call, response) => reply(response, 200, accept(call));
+    await runOnce(publishing());
+    expect(detailsOf(bus.calls).map((one) => one.id)).not.toContain(id);
+  });
+
+  it('and is taken later has nothing against it any more', async () => {
+    behave = (_call, response) => reply(response, 500, {});
+    const { id } = await runOnce(publishing());
+    expect(await outbox(id)).toMatchObject({ tries: 1 });
+    await db.query('UPDATE cronce.run SET publish_after = now()');
+    behave = (call, response) => reply(response, 200, accept(call));
+    await runOnce(publishing());
+    expect(await outbox(id)).toBeNull();
+  });
+
+  it('because time is up is tried again, and what had arrived before is not', async () => {
+    const s = stage(db);
+    const big = { ...waiting, output: 'x'.repeat(150_000) };
+    const ids = [await s.run(big), await s.run(big)];
+    behave = (call, response) => (bus.calls.length === 1 ? reply(response, 200, accept(call)) : undefined);
+    await runOnce(publishing({ publishTimeoutMs: 1_500 }));
+    const left = await db.query('SELECT id, publish_error FROM cronce.run WHERE published_at IS NULL');
+    expect(left).toHaveLength(1);
+    expect(ids).toContain(left[0]?.['id']);
+    expect(left[0]?.['publish_error']).toMatchObject({ failures: [{ code: 'TimeoutError' }] });
+  });
+});
+
 /** A sink that keeps what it is sent, and answers as it is told to. */
 function keepingSink(name: string, answer: (sent: readonly RunRecord[]) => Promise<ReadonlySet<string>>) {
   const calls: RunRecord[][] = [];
@@ -258,6 +460,18 @@ describe('any sink', () => {
     expect(await sentTo()).toMatchObject([
       { published_to: ['log', 'good', 'bad'], published_at: expect.any(Date) as Date },
     ]);
+  });
+
+  it('that is added later gets nothing of what is done with, and what waits still ends', async () => {
+    const [old, added] = [keepingSink('old', takesAll), keepingSink('added', takesNone)];
+    await runOnce(publishing({ sinks: [old.sink] }));
+    const second = await runOnce(publishing({ sinks: [old.sink, added.sink] }));
+    expect(added.calls.flat().map(({ id }) => id)).toEqual([second.id]);
+    // … and is taken away again: nothing is owed to it any more.
+    await db.query('UPDATE cronce.run SET publish_after = now()');
+    await runOnce(publishing({ sinks: [old.sink] }));
+    expect(await unpublished()).toBe(0);
+    expect(old.calls.flat().filter(({ id }) => id === second.id)).toHaveLength(1);
   });
 
   it('that neither answers nor heeds its signal holds nobody up: the run, the other sinks, the stamps', async () => {

@@ -25,6 +25,10 @@ it.each([
     { DATABASE_URL: url, CRONCE_LEASE_MS: '15s' },
     'CRONCE_LEASE_MS is "15s"; allowed: a whole number from 2000 to 300000',
   ],
+  [
+    { DATABASE_URL: url, CRONCE_RETENTION_DAYS: '13' },
+    'CRONCE_RETENTION_DAYS is "13"; allowed: a whole number from 14 to 3650 (a dead letter may wait for 14 days)',
+  ],
   [{ DATABASE_URL: url, CRONCE_DRIVER: 'mysql' }, 'CRONCE_DRIVER is "mysql"; allowed: pg or neon'],
   [
     { DATABASE_URL: url, CRONCE_LAESE_MS: '1' },

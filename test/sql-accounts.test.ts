@@ -452,12 +452,18 @@ describe('prune', () => {
     ['no skips, and none that were missed or cancelled', [ended(1, { status: 'skipped' }), ended(2, { status: 'missed' }), ended(3, { status: 'cancelled' })], []], // prettier-ignore
     ['one that runs, however old', [{ claimed_at: '2026-11-01T00:00:00Z' }], [0]],
     ['all of another deployment', [success(1, { deployment: 'x' }), success(2, { deployment: 'x' }), success(3)], [0, 1, 2]], // prettier-ignore
+    ['a success of which a newer one has come since', [success(1), success(21)], [1]],
+    [
+      'a failure, whatever succeeded since',
+      [ended(1, { status: 'failed' }), success(2), success(21)],
+      [0, 2],
+    ],
     ['a timeout is a failure', [ended(1, { status: 'failed' }), ended(2, { status: 'timed_out' })], [1]],
   ])('keeps %s', async (_what, rows, kept) => {
     const s = stage(db);
     const ids: string[] = [];
     for (const row of rows) ids.push(await s.run(row));
-    expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toBe(rows.length - kept.length);
+    expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toEqual({ pruned: rows.length - kept.length, until: null }); // prettier-ignore
     const left = await db.query('SELECT id FROM cronce.run');
     expect(left.map(({ id }) => ids.indexOf(String(id))).sort()).toEqual(kept);
   });
@@ -465,9 +471,25 @@ describe('prune', () => {
   it('the oldest first, no more than wanted', async () => {
     const s = stage(db);
     for (const day of [3, 1, 2, 4]) await s.run(success(day));
-    expect(await s.ask('prune($1, 2)', '2026-11-20T00:00:00Z')).toBe(2);
+    const { until, pruned } = await s.ask('prune($1, 2)', '2026-11-20T00:00:00Z');
+    expect(pruned).toBe(2);
     const left = await db.query('SELECT slot FROM cronce.run ORDER BY slot');
     expect(left.map(({ slot }) => String(slot).slice(8, 10))).toEqual(['03', '04']);
+    expect(new Date(String(until))).toEqual(new Date('2026-11-02T00:00:00Z'));
+    // The next batch begins there, and does not look at what is older.
+    await s.run(ended(1, { status: 'cancelled' }));
+    const next = await s.ask('prune($1, 2, $2, $3)', '2026-11-20T00:00:00Z', 'default', until);
+    expect(next).toEqual({ pruned: 1, until: null });
+  });
+
+  it('leaves what someone has locked for the next time, and waits for nobody', async () => {
+    const s = stage(db);
+    const [locked] = [await s.run(success(1)), await s.run(success(2)), await s.run(success(3))];
+    await holding(db, {}, async ({ session }) => {
+      await session.query(`SELECT FROM cronce.run WHERE id = '${locked}' FOR UPDATE`);
+      expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toEqual({ pruned: 1, until: null });
+    });
+    expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toEqual({ pruned: 1, until: null });
   });
 
   it('takes the lock of one slot with its run, and no other: their fences are for ever', async () => {
@@ -480,7 +502,7 @@ describe('prune', () => {
     await s.lock({ key: 1, run_id: gone, of_slot: true });
     await s.lock({ key: 2, run_id: named, of_slot: false });
     await s.lock({ key: 3, run_id: kept, of_slot: true });
-    expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toBe(2);
+    expect(await s.ask('prune($1, 100)', '2026-11-20T00:00:00Z')).toMatchObject({ pruned: 2 });
     const left = await db.query('SELECT key FROM cronce.lock ORDER BY key');
     expect(left).toEqual([{ key: '2' }, { key: '3' }]);
   });

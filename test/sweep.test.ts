@@ -4,7 +4,7 @@ import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from
 import { Session } from '../src/postgres/session.ts';
 import type { Sink } from '../src/publish.ts';
 import type { RunRecord } from '../src/run.ts';
-import { sweepJob } from '../src/sweep.ts';
+import { sweepJob, type Swept } from '../src/sweep.ts';
 import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { after, stage } from './support/rows.ts';
@@ -382,6 +382,117 @@ describe('retention', () => {
       { status: 'succeeded', slot: '2026-10-01T04:00:00Z' },
       { status: 'failed', slot: '2026-10-01T05:00:00Z' },
     ]);
+  });
+});
+
+describe('a slot that is older than the retention', () => {
+  const retained = (world: World) => ({ ...world.coordinator, retentionMs: 30 * day });
+  const slot = '2026-10-01T00:00:00Z';
+  const byHand = { byHand: true, trigger: 'manual' as const };
+
+  it.each([
+    ['a rule', {}],
+    ['a person', byHand],
+    ['the sweep', { trigger: 'sweep' as const }],
+    ['a person, as a run by hand of its own', { ...byHand, slot: 'manual:an-old-one' }],
+  ])('comes too late, delivered by %s: its success may be pruned', async (_whose, how) => {
+    const task = job();
+    const world = new World('2026-10-01T00:00:10Z', task);
+    const delivery = deliveryFor(task, slot, how);
+    const first = await coordinate(delivery, minute, retained(world));
+    expect(first).toMatchObject({ status: 'succeeded' });
+    world.pass(30 * day - minute); // known still
+    expect(await coordinate(delivery, minute, retained(world))).toMatchObject({
+      skipReason: 'duplicate',
+      blockedBy: first.id,
+    });
+    await world.pass(day).deliver(task, '2026-10-31T00:00:00Z');
+    expect(await world.sweep({ retentionMs: 30 * day })).toMatchObject({ pruned: 1 });
+    expect(await coordinate(delivery, minute, retained(world))).toMatchObject({
+      status: 'skipped',
+      skipReason: 'too_late',
+      final: null,
+    });
+    expect(world.asked).toEqual([]);
+  });
+
+  it('is none where its time is the clock’s', async () => {
+    const world = new World('2026-10-01T00:00:10Z', job());
+    const delivery = deliveryFor(job(), world.now, {
+      ...byHand,
+      slot: 'manual:now',
+      scheduledForGuessed: true,
+    });
+    expect(await coordinate(delivery, minute, retained(world))).toMatchObject({ status: 'succeeded' });
+  });
+});
+
+describe('a step has its share of the pass', () => {
+  /** A pass of 8 s: what comes before publishing has nearly five of them. */
+  const shortPass = async (world: World, overrides: Partial<Parameters<typeof sweepJob>[0]>) =>
+    world.sweepRun(overrides, 12_000);
+
+  async function expire(s: ReturnType<typeof stage>, n: number): Promise<void> {
+    for (let at = 0; at < n; at++)
+      await s.run({ status: 'cancelled', finished_at: '2026-09-01T00:00:00Z', published_at: after(0) });
+  }
+
+  it('and no more: where a delivery never ends, the rest is published and pruned all the same', async () => {
+    const task = job({ catchUp: 'all' });
+    const world = new World('2026-11-29T10:30:00Z', task);
+    await world.sweep();
+    world.pass(2 * hour);
+    const s = stage(db);
+    await expire(s, 3);
+    const bus: Sink = { name: 'bus', send: async (all) => Promise.resolve(new Set(all.map(({ id }) => id))) };
+    await s.run({ status: 'failed', final: true, publish_after: after(-60_000) });
+    const run = await shortPass(world, { deliver: () => new Promise(() => undefined), sinks: [bus] });
+    expect(run).toMatchObject({ status: 'failed', error: { name: 'AggregateError' } });
+    expect(run.error?.message).toContain('"pruned":3');
+    const [waiting] = await db.query(
+      'SELECT count(*)::int AS n FROM cronce.run WHERE job = $1 AND published_at IS NULL',
+      [s.job],
+    );
+    expect(waiting).toEqual({ n: 0 });
+  }, 60_000);
+
+  it('and publishing leaves time to prune, however much is waiting and however slow the bus', async () => {
+    const world = new World('2026-11-29T12:00:10Z');
+    const s = stage(db);
+    await expire(s, 3);
+    for (let n = 0; n < 200; n++)
+      await s.run({ status: 'failed', final: true, publish_after: after(-60_000) });
+    let calls = 0;
+    const slow: Sink = {
+      name: 'slow',
+      send: async (all) => {
+        calls += 1;
+        await new Promise((resolve) => setTimeout(resolve, 800));
+        return new Set(all.map(({ id }) => id));
+      },
+    };
+    const run = await shortPass(world, { sinks: [slow] });
+    expect(run).toMatchObject({ status: 'succeeded', output: { pruned: 3 } });
+    expect(calls).toBeGreaterThan(1);
+    expect((run.output as unknown as Swept).published).toBeLessThan(200);
+  }, 60_000);
+
+  it('publishing goes on past what can’t be published', async () => {
+    const world = new World('2026-11-29T12:00:10Z');
+    const s = stage(db);
+    for (let n = 0; n < 25; n++)
+      await s.run({
+        status: 'failed',
+        final: true,
+        publish_after: after(-60_000 + n),
+        output: n < 12 ? 'bad' : 'good',
+      });
+    const bus: Sink = {
+      name: 'bus',
+      send: async (all) =>
+        Promise.resolve(new Set(all.filter(({ output }) => output !== 'bad').map(({ id }) => id))),
+    };
+    expect(await world.sweep({ sinks: [bus] })).toMatchObject({ published: 13 });
   });
 });
 

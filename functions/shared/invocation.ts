@@ -52,8 +52,8 @@ export function coordinatorOf(settings: Settings): Coordinator {
     target: settings.target,
     deployment: settings.deployment,
     leaseMs: settings.leaseMs,
-    retentionMs: settings.retentionMs,
     publishTimeoutMs: settings.publishTimeoutMs,
+    retentionMs: settings.retentionMs,
     sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],
     logger: new Logger({ serviceName: 'cronce', logLevel: settings.logLevel }),
   };

@@ -1,7 +1,7 @@
 -- T0: takes the lock, and only then looks. A look in the lock's own statement would use a snapshot from before it.
 -- p: {schema, deployment, now, again, gapMs, leaseMs, lockDelayMs, timeLeftMs, timeoutMs,
 --     run{id, job, slot, scheduledFor, scheduledForGuessed, slotGuessed, offSchedule, trigger, deliveryId, requestedBy, params},
---     lock{name, keys[], guard, waitMs, patienceMs}, policy{byHand, maxAttempts, afterLost, startDeadlineMs, replace}}
+--     lock{name, keys[], guard, waitMs, patienceMs}, policy{byHand, maxAttempts, afterLost, startDeadlineMs, retentionMs, replace}}
 -- `again` claims anew for a run that had to give way between T0 and T1: the same record, a new fence.
 -- Answers {run, restMs, owes, settled[]}, `owes` being whether the job owes slots; or, with nothing recorded, {replace: id}
 -- where the run in the way was asked to end for this one, or {slot, scheduledFor} where the slot was guessed before, for the

@@ -11,5 +11,5 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     'params', r.params, 'output', r.output, 'error', r.error,
     'receivedAt', r.received_at, 'startedAt', r.started_at, 'finishedAt', r.finished_at,
     'cancelRequestedAt', r.cancel_requested_at, 'cancelRequestedBy', r.cancel_requested_by,
-    'publishedAt', r.published_at)
+    'publishedAt', r.published_at, 'publishError', r.publish_error)
 $$;

@@ -24,6 +24,11 @@ BEGIN
     RETURN QUERY SELECT 'off_schedule', NULL::uuid;
     RETURN;
   END IF;
+  -- The success that would turn it away may be pruned; so for an operator too.
+  IF (want ->> 'scheduledFor')::timestamptz + make_interval(secs => (policy ->> 'retentionMs')::numeric / 1000) < at THEN
+    RETURN QUERY SELECT 'too_late', NULL::uuid;
+    RETURN;
+  END IF;
   IF (policy ->> 'byHand')::boolean THEN -- an operator may run a failed, held or missed slot again, paused or late
     RETURN;
   END IF;

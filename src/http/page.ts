@@ -191,7 +191,9 @@ const blocked: Readonly<Record<SkipReason, string>> = {
 };
 
 function reasonOf(run: RunRecord) {
-  const parts = [skipOf(run), delayOf(run), short(run.error?.message ?? '')].filter((part) => part !== '');
+  const parts = [skipOf(run), delayOf(run), short(run.error?.message ?? ''), untoldOf(run)].filter(
+    (part) => part !== '',
+  );
   return html`${parts.map((part, index) => (index === 0 ? part : html`; ${part}`))}${run.final === false ? ' (will be tried again)' : ''}`;
 }
 
@@ -204,6 +206,13 @@ function delayOf(run: RunRecord) {
   if (run.delayedMs === null) return '';
   const began = `began ${span(run.delayedMs)} later`;
   return run.blockedBy === null ? began : html`${began}, behind ${blockerOf(run)}`;
+}
+
+/** What is only late goes out by itself. */
+function untoldOf({ publishError }: RunRecord): string {
+  if (!publishError?.givenUp) return '';
+  const whom = publishError.failures.map(({ sink, code }) => `${sink} (${code})`).join(', ');
+  return `given up telling ${short(whom)}`;
 }
 
 /** Another deployment's run is shown by that one, and not here. */

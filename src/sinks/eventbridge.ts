@@ -1,6 +1,9 @@
-import type { PutEventsRequestEntry } from '@aws-sdk/client-eventbridge';
-import type { Sink } from '../publish.ts';
-import type { RunRecord } from '../run.ts';
+import type { PutEventsRequestEntry, PutEventsResultEntry } from '@aws-sdk/client-eventbridge';
+import { refusalOf, type Refusal, type Report, type Sink } from '../publish.ts';
+import { captureText } from '../capture.ts';
+import type { RunError, RunRecord } from '../run.ts';
+
+/** This module's secret: what EventBridge takes, and what its answers mean for each outcome. */
 
 export interface EventBridgeOptions {
   /** Name or ARN. */
@@ -9,77 +12,154 @@ export interface EventBridgeOptions {
   readonly endpoint?: string;
 }
 
-/** EventBridge's limit for a whole call is 256 KB. */
-const largestCall = 240 * 1024;
+/** EventBridge's limits: 256 KB for one entry as for a whole call, here with some room, and ten entries a call. */
+const largest = 240 * 1024;
+const entriesAtMost = 10;
 
 /**
  * Sends each outcome as one event: source `cronce`, detail-type `Run succeeded` and so on, detail = the run record.
- * An entry that failed inside an answer of 200 has not arrived.
+ * An entry that failed inside an answer of 200 has not arrived. A call that is refused because of what is in it is made
+ * anew entry by entry, so that the one at fault is alone with it.
  */
 export function eventBridgeSink({ bus, endpoint }: EventBridgeOptions): Sink {
   return {
     name: `eventbridge:${bus}`,
-    async send(records, signal) {
+    async send(records, signal, report) {
       // Loaded here and not before: a deployment without a bus never pays for it.
       const { EventBridgeClient, PutEventsCommand } = await import('@aws-sdk/client-eventbridge');
       const client = new EventBridgeClient({
         maxAttempts: 2,
         ...(endpoint === undefined ? {} : { endpoint }),
       });
-      const arrived = new Set<string>();
+      const put = async (entries: PutEventsRequestEntry[]) => {
+        const sent = client.send(new PutEventsCommand({ Entries: entries }), { abortSignal: signal });
+        return (await sent.catch(unlessAborted(signal))).Entries ?? [];
+      };
       try {
-        for (const batch of calls(records.map((run) => ({ run, entry: entryOf(run, bus) })))) {
-          const command = new PutEventsCommand({ Entries: batch.map(({ entry }) => entry) });
-          const { Entries = [] } = await client.send(command, { abortSignal: signal });
-          batch.forEach(({ run }, index) => {
-            if (Entries[index]?.EventId !== undefined && Entries[index].ErrorCode === undefined)
-              arrived.add(run.id);
-          });
-        }
-      } catch (error) {
-        if (arrived.size === 0) throw error;
+        return await putAll(
+          records.map((run) => ({ id: run.id, entry: entryOf(run, bus) })),
+          put,
+          report,
+        );
       } finally {
         client.destroy();
       }
-      return arrived;
     },
   };
 }
 
+/** Why time was up says more than that a call was broken off. */
+function unlessAborted(signal: AbortSignal): (error: unknown) => never {
+  return (error) => {
+    throw signal.aborted ? signal.reason : error;
+  };
+}
+
 interface Addressed {
-  readonly run: RunRecord;
+  readonly id: string;
   readonly entry: PutEventsRequestEntry;
 }
 
+type Put = (entries: PutEventsRequestEntry[]) => Promise<readonly PutEventsResultEntry[]>;
+
+async function putAll(all: readonly Addressed[], put: Put, report: Report): Promise<Set<string>> {
+  const arrived = new Set<string>();
+  const waiting = calls(all);
+  for (let call = waiting.shift(); call; call = waiting.shift())
+    try {
+      const answers = await put(call.map(({ entry }) => entry));
+      for (const [index, { id }] of call.entries()) {
+        const refusal = refusalIn(answers[index]);
+        if (refusal) report(id, refusal);
+        else arrived.add(id);
+      }
+    } catch (error) {
+      const isOfEntries = isAnswer(error) && !ofTheBus.test(error.name);
+      if (isOfEntries && call.length > 1) waiting.unshift(...call.map((one) => [one]));
+      for (const { id } of isOfEntries ? call : [call, ...waiting].flat()) report(id, refusalOf(error));
+      if (!isOfEntries) break; // the rest would fare no better
+    }
+  return arrived;
+}
+
+function refusalIn(answer: PutEventsResultEntry | undefined): Refusal | null {
+  if (answer?.EventId !== undefined && answer.ErrorCode === undefined) return null;
+  return {
+    code: answer?.ErrorCode ?? 'NoAnswer',
+    message: answer?.ErrorMessage ?? 'the bus did not say why',
+  };
+}
+
+/** What any call would be answered now, whatever is in it. */
+const ofTheBus =
+  /Throttl|TooManyRequests|LimitExceeded|AccessDenied|NotAuthorized|Token|Signature|Credential|Authentication|ResourceNotFound|OperationDisabled/;
+
+/** The bus has answered, and not the network or our own patience. */
+function isAnswer(error: unknown): error is Error {
+  const { $metadata } = error as { $metadata?: { httpStatusCode?: number } };
+  return error instanceof Error && $metadata?.httpStatusCode !== undefined;
+}
+
+// --- what fits ----------------------------------------------------------------------------------
+
 function entryOf(run: RunRecord, bus: string): PutEventsRequestEntry {
-  const whole = JSON.stringify(run);
-  const fits = Buffer.byteLength(whole) < largestCall - 1_024;
   return {
     Source: 'cronce',
     DetailType: `Run ${run.status}`,
-    Detail: fits
-      ? whole
-      : JSON.stringify({
-          ...run,
-          output: { cut: 'too large for an event' },
-          params: { cut: 'too large for an event' },
-        }),
+    Detail: detailOf(run, largest - 256),
     EventBusName: bus,
     Time: new Date(run.finishedAt ?? run.receivedAt),
   };
 }
 
+/** The record, or as much of it as fits: what was cut says so, the largest first, and `GET /runs/:id` has it whole. */
+function detailOf(run: RunRecord, most: number): string {
+  let text = JSON.stringify(run);
+  let shown: object = run;
+  const cuts = (['params', 'output', 'error'] as const)
+    .map((field) => ({ field, size: bytes(JSON.stringify(run[field])) }))
+    .sort((one, other) => other.size - one.size);
+  for (const { field } of cuts) {
+    if (bytes(text) <= most) return text;
+    shown = { ...shown, [field]: field === 'error' && run.error ? errorCut(run.error) : { cut } };
+    text = JSON.stringify(shown);
+  }
+  return bytes(text) <= most ? text : JSON.stringify(shown, (_key, value: unknown) => textCut(value));
+}
+
+const cut = 'too large for an event';
+
+function errorCut({ name, message, code }: RunError) {
+  return {
+    name: textCut(name),
+    message: textCut(message),
+    ...(code === undefined ? {} : { code: textCut(code) }),
+    cut,
+  };
+}
+
+function textCut<T>(value: T) {
+  return typeof value === 'string' && value.length > 1_000
+    ? `${captureText(value.slice(0, 1_000))}… (cut: ${cut})`
+    : value;
+}
+
+function bytes(text: string | undefined): number {
+  return Buffer.byteLength(text ?? '');
+}
+
 function calls(all: readonly Addressed[]): Addressed[][] {
-  const batches: Addressed[][] = [[]];
-  let bytes = 0;
+  const batches: Addressed[][] = [];
+  let room = 0;
   for (const one of all) {
-    const size = Buffer.byteLength(one.entry.Detail ?? '') + 256;
-    if (bytes + size > largestCall && batches.at(-1)?.length) {
-      batches.push([]);
-      bytes = 0;
+    const size = bytes(one.entry.Detail) + 256;
+    const last = batches.at(-1);
+    if (last && size <= room && last.length < entriesAtMost) last.push(one);
+    else {
+      batches.push([one]);
+      room = largest;
     }
-    batches.at(-1)?.push(one);
-    bytes += size;
+    room -= size;
   }
   return batches;
 }

@@ -84,7 +84,7 @@ export class VirtualWorld {
     return run.output as unknown as Swept;
   }
 
-  async sweepRun(overrides: Partial<SweepOptions> = {}): Promise<RunRecord> {
+  async sweepRun(overrides: Partial<SweepOptions> = {}, timeLeftMs = minute): Promise<RunRecord> {
     const job = sweepJob({
       registry: defineJobs(this.jobs),
       deployment: this.#deployment,
@@ -100,6 +100,6 @@ export class VirtualWorld {
     });
     // By hand, since two sweeps of one virtual minute would be duplicates.
     const byHand = { slot: `manual:${process.pid}-${++sweeps}`, byHand: true };
-    return coordinate(deliveryFor(job, this.now, byHand), minute, this.coordinator);
+    return coordinate(deliveryFor(job, this.now, byHand), timeLeftMs, this.coordinator);
   }
 }
