@@ -1,5 +1,5 @@
 import { v7 as uuidV7 } from 'uuid';
-import { defineJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
+import { declareJob, type Job, type JobSchedule, type Registry, type WorkContext } from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
 import { matches, occurrencesBetween } from './occurrences.ts';
 import { callSql } from './postgres/call.ts';
@@ -56,7 +56,7 @@ const lookMs = 30_000;
 const recheckedMs = 6 * 3_600_000;
 
 export function sweepJob(options: SweepOptions): Job {
-  return defineJob({
+  return declareJob({
     name: sweepName,
     description: 'Settles what dead invocations left behind, and accounts for every due slot.',
     schedule: 'rate(5 minutes)',
