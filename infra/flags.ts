@@ -2,13 +2,15 @@
  * The options of a command, declared in a table: how they are read, refused and explained. Each command has `--help`,
  * and says in one line what can't be, before it starts anything.
  */
-import { parseArgs } from 'node:util';
+import { parseArgs, type ParseArgsConfig } from 'node:util';
 import { nearest } from '../src/options.ts';
 import { lineOf } from './terminal.ts';
 
 export interface Flag {
   /** What stands for its value in the help; a switch has none. */
   readonly value?: string;
+  /** It may be given several times. */
+  readonly many?: true;
   readonly says: string;
 }
 
@@ -20,7 +22,11 @@ export interface Command {
 }
 
 export type Given<C extends Command> = {
-  readonly [K in keyof C['flags']]?: C['flags'][K] extends { readonly value: string } ? string : boolean;
+  readonly [K in keyof C['flags']]?: C['flags'][K] extends { readonly many: true }
+    ? readonly string[]
+    : C['flags'][K] extends { readonly value: string }
+      ? string
+      : boolean;
 };
 
 /** What was typed can't be; settled before anything is started, and said in one line. */
@@ -33,52 +39,42 @@ class HelpWanted extends Error {
   override readonly name = 'HelpWanted';
 }
 
-/** @throws {UsageError} for an option that is none; and for `--help`, which {@link finish} answers */
+/** @throws {UsageError} for an option that is none; and for `--help`, whatever else is given, which {@link finish} answers */
 export function readFlags<const C extends Command>(command: C, args: readonly string[]): Given<C> {
-  const { values, tokens } = parsed(command, args);
-  if (values['help'] === true) throw new HelpWanted(helpFor(command));
-  for (const token of tokens)
-    if (token.kind === 'option' && !(token.name in command.flags)) throw stranger(command, token.rawName);
-  // Each is of the type that its row has, since parseArgs is strict about the rest.
-  return values as Given<C>;
-}
-
-function parsed({ name, flags }: Command, args: readonly string[]) {
-  const options = Object.fromEntries([
-    ...Object.entries(flags).map(([flag, { value }]) => [
-      flag,
-      { type: value === undefined ? ('boolean' as const) : ('string' as const) },
-    ]),
-    ['help', { type: 'boolean' as const, short: 'h' }],
-  ]) as Record<string, { type: 'boolean' | 'string'; short?: string }>;
-  const known = (arg: string) => Object.hasOwn(options, arg.replace(/^--([^=]*).*$/s, '$1'));
-  const unknown = args.find((arg) => arg.startsWith('--') && arg !== '--' && !known(arg));
-  if (unknown !== undefined && !args.includes('--help')) throw stranger({ name, flags }, unknown);
+  const known = [...Object.keys(command.flags), 'help'];
+  const isKnown = (arg: string) => known.includes(arg.replace(/^--([^=]*).*$/s, '$1'));
+  const unknown = args.find((arg) => /^--./.test(arg) && !isKnown(arg));
+  if (args.includes('--help') || args.includes('-h')) throw new HelpWanted(helpFor(command));
+  if (unknown !== undefined) throw stranger(command.name, known, unknown);
   try {
-    return parseArgs({ args: [...args], options, tokens: true, strict: unknown === undefined });
+    // Each is of the type that its row has: parseArgs is strict.
+    return parseArgs({ args: [...args], options: optionsOf(command) }).values as Given<C>;
   } catch (cause) {
-    throw new UsageError(`${lineOf(cause).replace(/\.$/, '')}; ${explained(name)}`, { cause });
+    throw new UsageError(`${lineOf(cause).replace(/\.$/, '')}; ${explained(command.name)}`, { cause });
   }
 }
 
-function stranger({ name, flags }: Pick<Command, 'name' | 'flags'>, given: string): UsageError {
+function optionsOf({ flags }: Command): NonNullable<ParseArgsConfig['options']> {
+  const option = ({ value, many }: Flag) =>
+    value === undefined ? { type: 'boolean' as const } : { type: 'string' as const, multiple: many === true };
+  return Object.fromEntries(Object.entries(flags).map(([name, flag]) => [name, option(flag)]));
+}
+
+function stranger(command: string, known: readonly string[], given: string): UsageError {
   const typed = given.replace(/=.*$/s, '');
-  const known = [...Object.keys(flags), 'help'];
   const meant = nearest(
     typed,
     known.map((flag) => [flag, flag]),
   );
   const cure =
     meant === undefined
-      ? `known: ${known.map((flag) => `--${flag}`).join(', ')}`
+      ? `known: ${known.map((flag) => `--${flag}`).join(', ')}; ${explained(command)}`
       : `did you mean --${meant}?`;
-  return new UsageError(
-    `there is no option ${typed}; ${cure}${meant === undefined ? `; ${explained(name)}` : ''}`,
-  );
+  return new UsageError(`there is no option ${typed}; ${cure}`);
 }
 
 function explained(name: string): string {
-  return `${name}${name.startsWith('npm') ? ' --' : ''} --help explains them`;
+  return `${name} -- --help explains them`;
 }
 
 function helpFor({ name, says, flags }: Command): string {
@@ -95,13 +91,12 @@ function helpFor({ name, says, flags }: Command): string {
 }
 
 /** Says how a command ended, in one line, and sets its exit code: 0 after the help, 2 for what can't be typed, else 1. */
-export function finish(command: string, error: unknown): void {
-  if (error instanceof HelpWanted) {
-    console.log(error.message);
-    return;
-  }
-  console.error(`${command}: ${lineOf(error)}`);
-  process.exitCode = error instanceof UsageError ? 2 : 1;
+export function finish(command: string, error: unknown): number {
+  const code = error instanceof HelpWanted ? 0 : error instanceof UsageError ? 2 : 1;
+  if (error instanceof HelpWanted) console.log(error.message);
+  else console.error(`${command}: ${lineOf(error)}`);
+  process.exitCode = code;
+  return code;
 }
 
 /** @throws {UsageError} */

@@ -11,8 +11,8 @@ export const deployedJobs: readonly Job[] = [...declared.registry.values(), swee
 /** Those of them that come along with Cronce. The list goes when they do. */
 export const exampleNames: readonly string[] = examplesIn(declared).map(({ name }) => name);
 
-function examplesIn(jobs: { readonly examples?: readonly Job[] }): readonly Job[] {
-  return jobs.examples ?? [];
+function examplesIn(jobs: object): readonly Job[] {
+  return 'examples' in jobs ? (jobs.examples as readonly Job[]) : [];
 }
 
 function sweepAsDeclared(): Job {

@@ -14,8 +14,8 @@ it.each([
   [['--chaos', '--seed', 'x'], '--seed is "x"; allowed: a whole number from 0 to 4294967295'],
   [['--seed', '7'], '--seed means nothing without --chaos; give both'],
   [['--port', '99999'], '--port is "99999"; allowed: a whole number from 1 to 65535'],
-  [['--speed', '-5'], "Option '--speed' argument is ambiguous; usage: npm start -- "],
-  [['--haste'], "Unknown option '--haste'"],
+  [['--speed', '-5'], "Option '--speed' argument is ambiguous; npm start -- --help explains them"],
+  [['--haste'], 'there is no option --haste; known: --port, --lambda-port, '],
 ])('refuses %j in one line', async (flags, line) => {
   const start = join('infra', 'local', 'start.ts');
   const stdio = ['ignore', 'pipe', 'pipe'] as const;

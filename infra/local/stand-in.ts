@@ -36,11 +36,17 @@ interface EmulatedFunction {
 
 /** The parts of serverless-offline that are changed. */
 interface Controller {
-  invoke(name: string, type: string | null, event: unknown, clientContext: unknown): Promise<Invoked>;
+  invoke: (
+    this: Controller,
+    name: string,
+    type: string | null,
+    event: unknown,
+    clientContext: unknown,
+  ) => Promise<Invoked>;
 }
 
 interface Context {
-  setRequestId(id: string): void;
+  setRequestId: (this: Context, id: string) => void;
 }
 
 interface Invoked {
