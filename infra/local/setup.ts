@@ -80,6 +80,8 @@ export interface Local extends LocalAddress {
 export interface DatabaseState {
   /** It is kept in the folder, and nobody else's. */
   readonly isOurs: boolean;
+  /** It has the tables of the example jobs. */
+  readonly examples: boolean;
   /** Migrations that were applied. */
   readonly applied: readonly string[];
   /** Example jobs that it has no tables for. */
@@ -155,7 +157,7 @@ async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
     tokens,
     deployment,
     jobs: deployedJobs.filter(({ name }) => !without.split(',').includes(name)),
-    database: { isOurs, applied, leftOut },
+    database: { isOurs, examples, applied, leftOut },
     leftovers,
     ended: offline.ended,
     stop: async () => parts.stop(),

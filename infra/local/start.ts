@@ -111,18 +111,15 @@ A lost one is recorded as missed by the sweep, five to ten minutes later.
 }
 
 /** What was done to a database that is not ours. */
-function databaseLines({ database: { isOurs, applied, leftOut } }: Local): string[] {
+function databaseLines({ database: { isOurs, examples, applied, leftOut } }: Local): string[] {
   if (isOurs) return [];
-  const done =
-    applied.length === 0 ? 'it was up to date, and nothing was changed' : `applied ${applied.join(', ')}`;
-  const examples =
-    leftOut.length === 0
-      ? []
-      : [
-          `The example jobs (${leftOut.join(', ')}) are left out: they need tables of their own.
-npm start -- --examples makes these in your database, in the schema app with sample rows, and runs them.`,
-        ];
-  return [`Your database of DATABASE_URL, its schema cronce alone: ${done}.`, ...examples];
+  const where = examples ? 'the schemas cronce and app are' : 'only the schema cronce is';
+  const done = applied.length === 0 ? 'up to date already' : `applied ${applied.join(', ')}`;
+  const lines = [`In your database (DATABASE_URL) ${where} touched: ${done}.`];
+  if (leftOut.length > 0)
+    lines.push(`The example jobs (${leftOut.join(', ')}) are left out: they need tables of their own.
+npm start -- --examples makes these in your database, in the schema app with sample rows, and runs them.`);
+  return lines;
 }
 
 function jobsLines({ jobs }: Local): string[] {
