@@ -24,7 +24,6 @@ import {
 /** Of the framework's own dependency. */
 interface Zip {
   readonly loadAsync: (
-    this: void,
     bytes: Buffer,
   ) => Promise<{ files: Record<string, { async: (kind: 'string') => Promise<string> }> }>;
 }
@@ -74,8 +73,8 @@ describe('I5: the framework’s own commands in a fresh clone', { timeout: longM
   });
 
   async function packaged(): Promise<string> {
-    const { loadAsync } = createRequire(osls)('jszip') as Zip;
-    const { files } = await loadAsync(await readFile(join(folder, '.serverless/cronce.zip')));
+    const zip = createRequire(osls)('jszip') as Zip;
+    const { files } = await zip.loadAsync(await readFile(join(folder, '.serverless/cronce.zip')));
     const modules = Object.entries(files).filter(([name]) => name.endsWith('.js'));
     return (await Promise.all(modules.map(async ([, file]) => file.async('string')))).join('\n');
   }

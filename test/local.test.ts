@@ -65,9 +65,9 @@ it('runs jobs that nobody asked for, and leaves nothing behind when it is told t
   expect(said).toMatch(/expire-sessions +\d{4}-\d\d-\d\dT[\d:]{8}Z +succeeded +attempt 1\/3 +\d+ ms/);
   expect(said).toMatch(/expire-sessions +\d{4}-\d\d-\d\dT[\d:]{8}Z +skipped (held|duplicate)/);
   expect(await start.stderr).toBe('');
-}, 60_000);
+}, 240_000);
 
-it('says in one line that a port is in use, and what to do', async () => {
+it('says in one line that a port is in use, and what to do', { timeout: 60_000 }, async () => {
   const squatter = createServer().listen(0, '127.0.0.1');
   await once(squatter, 'listening');
   const { port } = squatter.address() as AddressInfo;
@@ -95,14 +95,14 @@ it.each(['pg', 'neon'])(
     expect(counts).toEqual({ deliveries: 10, succeeded: 1, skipped: 9 });
     expect(reasons.held + reasons.duplicate).toBe(9);
   },
-  60_000,
+  240_000,
 );
 
 it.each([
   [['--job', 'nope', '--times', '3'], 'no job is named "nope"; known: '],
   [['--job', 'sweep', '--times', '0'], '--times is "0"; allowed: a whole number from 1 to 100'],
   [['--job', 'sweep', '--times', '1', '--slot', 'noon'], '--slot is "noon"; allowed: '],
-])('refuses %j in one line', async (flags, line) => {
+])('refuses %j in one line', { timeout: 60_000 }, async (flags, line) => {
   const duplicates = run('duplicates', flags);
   expect(await duplicates.ended).toBe(2);
   expect(await duplicates.stdout).toBe('');
