@@ -36,8 +36,10 @@ export function refusalOf({ headers, socket }: Asked): Refusal | undefined {
   return { status: 403, code: 'foreign_origin', detail: 'Pages of other origins may not ask here.' };
 }
 
+/** None for what is more than a host and a port. */
 function urlOf(text: string): URL | undefined {
-  return URL.canParse(text) ? new URL(text) : undefined;
+  const url = URL.canParse(text) ? new URL(text) : undefined;
+  return url?.href === `${url?.origin}/` ? url : undefined;
 }
 
 /** By its name, or by the address that it was reached at, which no name of another's stands for. */
