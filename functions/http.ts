@@ -3,11 +3,12 @@ import { Logger } from '@aws-lambda-powertools/logger';
 import { handle, type LambdaEvent } from 'hono/aws-lambda';
 import { createApp } from '../src/http/app.ts';
 import { invoker } from '../src/invoke.ts';
-import { registry } from '../src/jobs/index.ts';
 import { patiently } from '../src/postgres/patience.ts';
 import { Session } from '../src/postgres/session.ts';
 import { Problem } from '../src/http/problem.ts';
 import { readSettings, SettingsError, type Settings } from '../src/settings.ts';
+import { jobsOf } from './shared/jobs.ts';
+import { reported } from './shared/reported.ts';
 
 /** How long a full or starting server is asked again, ms: API Gateway cuts at 30 s. */
 const patienceMs = 2_000;
@@ -16,18 +17,19 @@ const patienceMs = 2_000;
 export type HttpEvent = Extract<LambdaEvent, { readonly rawPath: string }>;
 
 /** The HTTP entry. Like a session, the app is made for one request: nothing of it is left for the next. */
-export async function handler(event: HttpEvent) {
+export const handler = reported(async (event: HttpEvent) => {
   try {
     return await handle(appOf(readSettings()))(understood(event));
   } catch (error) {
     if (error instanceof SettingsError) return unfit(error);
     throw error;
   }
-}
+});
 
-function appOf({ target, deployment, http, logLevel }: Settings) {
+function appOf(settings: Settings) {
+  const { target, deployment, http, logLevel } = settings;
   return createApp({
-    registry,
+    registry: jobsOf(settings),
     deployment,
     readTokens: http.readTokens,
     runTokens: http.runTokens,

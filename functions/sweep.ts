@@ -1,21 +1,22 @@
 import type { Context } from 'aws-lambda';
 import { invoker } from '../src/invoke.ts';
-import { registry } from '../src/jobs/index.ts';
 import { patiently } from '../src/postgres/patience.ts';
 import { Session } from '../src/postgres/session.ts';
 import { readSettings } from '../src/settings.ts';
 import { sweepJob, sweepName } from '../src/sweep.ts';
 import { coordinatorOf, invoke, type Answer } from './shared/invocation.ts';
+import { jobsOf } from './shared/jobs.ts';
+import { reported } from './shared/reported.ts';
 
 /** How long a full or starting server is asked again, ms. */
 const patienceMs = 10_000;
 
 /** The sweep, a job like any other, but that it knows all the others. */
-export async function handler(event: unknown, context: Context): Promise<Answer> {
+export const handler = reported(async (event: unknown, context: Context): Promise<Answer> => {
   const settings = readSettings();
   const coordinator = coordinatorOf(settings);
   const sweep = sweepJob({
-    registry,
+    registry: jobsOf(settings),
     deployment: settings.deployment,
     deliver: invoker({
       functionPrefix: settings.http.functionPrefix,
@@ -31,4 +32,4 @@ export async function handler(event: unknown, context: Context): Promise<Answer>
     registry: new Map([[sweepName, sweep]]),
     ownJob: sweepName,
   });
-}
+});

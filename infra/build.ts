@@ -2,6 +2,8 @@ import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promise
 import { basename, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { build as bundle, type BuildFailure, type BuildResult } from 'esbuild';
+import { loadJobs } from './declared.ts';
+import { finish, readFlags } from './flags.ts';
 
 /**
  * Bundles functions/*.ts to .build/, from where both Lambda and serverless-offline run them.
@@ -106,6 +108,11 @@ async function replace(file: string, bytes: Uint8Array): Promise<void> {
 
 async function main(): Promise<void> {
   const began = performance.now();
+  readFlags(
+    { name: 'npm run build', says: 'bundles the functions to .build/', flags: {} },
+    process.argv.slice(2),
+  );
+  await loadJobs(); // what can't be loaded would fail in each function
   const { outputs } = (await build()).metafile;
   for (const [file, { entryPoint }] of Object.entries(outputs))
     if (entryPoint?.startsWith('functions/'))
@@ -121,8 +128,5 @@ function kilobytes(entry: string, outputs: Bundled['metafile']['outputs']): numb
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  main().catch((error: unknown) => {
-    console.error(`build: ${error instanceof Error ? error.message : String(error)}`);
-    process.exitCode = 1;
-  });
+  main().catch((error: unknown) => finish('build', error));
 }

@@ -70,9 +70,10 @@ export function deploymentOf({
   service,
   stage,
   environment,
-  jobs = deployedJobs,
+  jobs: declared = deployedJobs,
   now = new Date(),
 }: DeploymentOptions): Deployment {
+  const jobs = withoutThose(environment['CRONCE_WITHOUT_JOBS'] ?? '', declared);
   demandOwnNames(jobs);
   demandNamesForAws(service, stage, jobs);
   const prefix = `${service}-${stage}-`;
@@ -96,6 +97,18 @@ export function deploymentOf({
       },
     },
   };
+}
+
+/** A name that is none would be found out only when that job runs. */
+function withoutThose(given: string, jobs: readonly Job[]): readonly Job[] {
+  const names = given.split(',').map((name) => name.trim());
+  const known = jobs.filter(({ name }) => name !== sweepName).map(({ name }) => name);
+  const stranger = names.find((name) => name !== '' && !known.includes(name));
+  if (stranger !== undefined)
+    throw new DeploymentError(
+      `CRONCE_WITHOUT_JOBS names ${JSON.stringify(stranger)}, which is no job; known: ${known.join(', ')}`,
+    );
+  return jobs.filter(({ name }) => !names.includes(name));
 }
 
 function demandOwnNames(jobs: readonly Job[]): void {

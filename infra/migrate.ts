@@ -5,6 +5,8 @@ import { fileURLToPath } from 'node:url';
 import pg from 'pg';
 import { typed } from '../src/postgres/errors.ts';
 import { readSettings } from '../src/settings.ts';
+import { loadJobs } from './declared.ts';
+import { finish, readFlags } from './flags.ts';
 
 /**
  * Applies infra/migrations/NNNN_name.sql in order, each once, all in one transaction under a transaction advisory
@@ -68,9 +70,7 @@ export async function migrate(
     const applied = [
       ...(await apply(client, 'cronce.migration', await read(folder), log)),
       ...(await layFunctions(client, log)),
-      ...(examples
-        ? await apply(client, 'cronce.example_migration', await read(join(folder, 'examples')), log)
-        : []),
+      ...(examples ? await applyExamples(client, log) : []),
     ];
     const { command } = await client.query('COMMIT');
     if (command !== 'COMMIT') throw new MigrationError('the migrations were rolled back');
@@ -208,6 +208,15 @@ function refuseNewer(rows: readonly { version: number; name: string }[], known: 
   );
 }
 
+/** None where their folder is gone, which goes when the jobs do, whatever tables they have left. */
+async function applyExamples(client: pg.Client, log: (line: string) => void): Promise<string[]> {
+  const examples = await read(join(folder, 'examples')).catch((error: unknown) => {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
+    throw error;
+  });
+  return examples.length === 0 ? [] : apply(client, 'cronce.example_migration', examples, log);
+}
+
 async function read(from: string): Promise<Migration[]> {
   const files = (await readdir(from)).filter((file) => /^\d{4}_.+\.sql$/.test(file)).sort();
   return Promise.all(
@@ -219,21 +228,29 @@ async function read(from: string): Promise<Migration[]> {
   );
 }
 
-/** `npm run migrate [-- --examples]`, on DATABASE_URL. */
+const command = {
+  name: 'npm run migrate',
+  says: 'brings the schema cronce of DATABASE_URL up to date; any number may start at once',
+  flags: {
+    examples: { says: 'also makes the tables of the example jobs, in the schema app with sample rows' },
+  },
+} as const;
+
 async function main(): Promise<void> {
+  const { examples = false } = readFlags(command, process.argv.slice(2));
+  await loadJobs(); // a schema is migrated for code that is about to be deployed: better no part of it than half
   const { target, deployment: named } = readSettings();
   const deployment = process.env['CRONCE_DEPLOYMENT'] ? named : undefined;
-  const examples = process.argv.includes('--examples');
   const applied = await migrate(target.url, { examples, deployment, log: console.log });
   if (applied.length === 0) console.log('the schema is up to date');
 }
 
+/** What a driver says comes with its meaning and cure; the rest is made to be read. */
+const plain = ['MigrationError', 'SettingsError', 'JobError', 'LockNameError', 'UsageError', 'HelpWanted'];
+
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   main().catch((error: unknown) => {
-    const told = error instanceof MigrationError ? error : typed(error);
-    console.error(
-      `migrate: ${error instanceof Error && error.name === 'SettingsError' ? error.message : told.message}`,
-    );
-    process.exitCode = 1;
+    const isPlain = error instanceof Error && plain.includes(error.name);
+    finish('migrate', isPlain ? error : typed(error));
   });
 }

@@ -294,6 +294,17 @@ export const scheduleOptions: Options<Placement> & Record<keyof ScheduleOptions,
  * @throws {JobError} naming the option, what was given and what is allowed
  */
 export function defineJob(options: JobOptions): Job {
+  const job = declareJob(options);
+  const own = reservedNames.get(job.name);
+  if (own !== undefined)
+    throw new JobError(
+      `job "${job.name}": name is "${job.name}", which is the name of ${own}; choose another`,
+    );
+  return job;
+}
+
+/** As {@link defineJob}, for Cronce's own jobs too. */
+export function declareJob(options: JobOptions): Job {
   const owner = ownerOf(options);
   const { schedule, lock, ...decided } = readOptions<Decided>(jobOptions, options, { owner, path: '' });
   const job: Job = {

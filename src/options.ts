@@ -206,7 +206,7 @@ export function show(given: unknown): string {
 }
 
 /** What a misspelt word most likely stands for: one that differs by case, by a slip or two, or goes on longer. */
-function nearest(
+export function nearest(
   given: string,
   known: readonly (readonly [word: string, meant: string])[],
 ): string | undefined {

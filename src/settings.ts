@@ -13,6 +13,8 @@ export interface Settings {
   readonly logLevel: 'DEBUG' | 'INFO' | 'WARN' | 'ERROR';
   /** The job that this function was deployed for. */
   readonly ownJob: string | null;
+  /** Jobs of the registry that this deployment does not have. */
+  readonly withoutJobs: readonly string[];
   readonly eventBus: { readonly bus: string; readonly endpoint?: string } | null;
   readonly publishTimeoutMs: number;
   /** At least the 14 days that a dead letter may wait: sent again, it must still find its slot's success. */
@@ -51,6 +53,10 @@ const list = v.pipe(
       .map((one) => one.trim())
       .filter(Boolean),
   ),
+);
+
+const tokens = v.pipe(
+  list,
   v.everyItem((token) => token.length >= 16, 'tokens of at least 16 characters, separated by commas'),
 );
 
@@ -137,12 +143,13 @@ const shape = v.strictObject({
   CRONCE_LEASE_MS: v.optional(wholeNumber(2_000, 300_000)),
   CRONCE_LOG_LEVEL: v.optional(v.picklist(['DEBUG', 'INFO', 'WARN', 'ERROR'], 'DEBUG, INFO, WARN or ERROR')),
   CRONCE_JOB: v.optional(v.string()),
+  CRONCE_WITHOUT_JOBS: v.optional(list),
   CRONCE_EVENT_BUS: v.optional(v.string()),
   CRONCE_EVENT_BUS_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
   CRONCE_PUBLISH_TIMEOUT_MS: v.optional(wholeNumber(100, 20_000)),
   CRONCE_RETENTION_DAYS: v.optional(wholeNumber(14, 3_650, ' (a dead letter may wait for 14 days)')),
-  CRONCE_READ_TOKENS: v.optional(list),
-  CRONCE_RUN_TOKENS: v.optional(list),
+  CRONCE_READ_TOKENS: v.optional(tokens),
+  CRONCE_RUN_TOKENS: v.optional(tokens),
   CRONCE_FUNCTION_PREFIX: v.optional(v.string()),
   CRONCE_LAMBDA_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
 });
@@ -165,6 +172,7 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
     leaseMs: env.CRONCE_LEASE_MS ?? 15_000,
     logLevel: env.CRONCE_LOG_LEVEL ?? 'INFO',
     ownJob: env.CRONCE_JOB ?? null,
+    withoutJobs: env.CRONCE_WITHOUT_JOBS ?? [],
     eventBus:
       env.CRONCE_EVENT_BUS === undefined
         ? null

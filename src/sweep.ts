@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Accounts } from './accounts.ts';
-import { defineJob, type Job, type Registry, type Transaction, type WorkContext } from './job.ts';
+import { declareJob, type Job, type Registry, type Transaction, type WorkContext } from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
 import { patienceMs, requestFor } from './owed.ts';
 import { callSql } from './postgres/call.ts';
@@ -65,7 +65,7 @@ const skewMs = 60_000;
 const lookMs = 30_000;
 
 export function sweepJob(options: SweepOptions): Job {
-  return defineJob({
+  return declareJob({
     name: sweepName,
     description: 'Settles what dead invocations left behind, and accounts for every due slot.',
     schedule: 'rate(5 minutes)',

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { startClock, type Clock, type ClockOptions, type Time } from '../infra/local/clock.ts';
-import { defineJob, type JobOptions } from '../src/job.ts';
+import { declareJob, defineJob, type JobOptions } from '../src/job.ts';
 import { sweepName } from '../src/sweep.ts';
 
 interface Delivered {
@@ -219,7 +219,7 @@ it('takes a moment of dawdling for no sleep', async () => {
 
 it('lets a sweep wait until the others have caught up, since it would take their slots for missed', async () => {
   const jobs = [sweepName, 'tidy-up'].map((name) =>
-    defineJob({ name, schedule: 'cron(* * * * ? *)', work: async () => null }),
+    declareJob({ name, schedule: 'cron(* * * * ? *)', work: async () => null }),
   );
   answerMs = 1_000;
   start({}, { jobs });

@@ -1,58 +1,82 @@
-import { execFile } from 'node:child_process';
-import { cp, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
-import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
+/** Jobs that can't be declared, in a checkout of their own: one line, whichever command comes upon them. */
+import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { checkout, cleanUp, launch, osls, root, run } from './support/local.ts';
 
-const root = fileURLToPath(new URL('..', import.meta.url));
-const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
+/** On a busy machine the framework alone takes tens of seconds to load. */
+const longMs = 240_000;
+const file = 'src/jobs/expire-sessions.ts';
 
-describe('H3: a job that can’t be declared, in a checkout of its own', () => {
-  let folder: string;
-  beforeAll(async () => {
-    folder = await mkdtemp(join(tmpdir(), 'cronce-declared-'));
-    for (const part of ['src', 'infra', 'functions', 'package.json', 'tsconfig.json', 'serverless.yml'])
-      await cp(join(root, part), join(folder, part), { recursive: true });
-    await symlink(join(root, 'node_modules'), join(folder, 'node_modules'));
-  });
-  afterAll(async () => rm(folder, { recursive: true, force: true }));
+let folder: string;
+beforeAll(async () => void (folder = await checkout()));
+afterAll(async () => {
+  await cleanUp();
+  await rm(folder, { recursive: true, force: true });
+});
 
-  const declare = async (from: string, to: string) => {
-    const original = await readFile(join(root, 'src/jobs/expire-sessions.ts'), 'utf8');
-    await writeFile(join(folder, 'src/jobs/expire-sessions.ts'), original.replace(from, to));
-  };
+async function declare(from: string, to: string): Promise<void> {
+  const original = await readFile(join(root, file), 'utf8');
+  expect(original).toContain(from);
+  await writeFile(join(folder, file), original.replace(from, to));
+}
 
-  it.each([
-    ['schedule:', 'shedule:', 'job "expire-sessions": there is no option "shedule"; did you mean schedule?'],
-    [
-      "name: 'expire-sessions'",
-      "name: 'sweep'",
-      'a job is named "sweep", which is the name of the sweep; rename it',
-    ],
-  ])('%s written as %s', { timeout: 60_000 }, async (from, to, message) => {
-    await declare(from, to);
-    const started = await ran(folder, ['--import', 'tsx', 'infra/local/launch.ts']);
-    expect(started).toEqual({ code: 1, stdout: '', stderr: `npm start: ${message}\n` });
-    const packaged = await ran(folder, [osls, 'package']);
-    expect(packaged.code).toBe(1);
-    expect(packaged.stdout + packaged.stderr).toContain(`errored with: ${message}`);
-    expect(packaged.stdout + packaged.stderr).not.toMatch(/\n\s+at /);
+const faults = [
+  ['schedule:', 'shedule:', `job "expire-sessions": there is no option "shedule"; did you mean schedule?`],
+  [
+    "schedule: 'rate(5 minutes)'",
+    "schedule: { at: 'rate(5 minutes)', zone: 'UTC' }",
+    `job "expire-sessions": there is no option of schedule "zone"; did you mean timeZone?`,
+  ],
+  [
+    "name: 'expire-sessions'",
+    "name: 'sweep'",
+    'job "sweep": name is "sweep", which is the name of the sweep; choose another',
+  ],
+] as const;
+
+const commands = [
+  ['npm start', [...launch, 'start']],
+  ['duplicates', [...launch, 'duplicates', '--job', 'x', '--times', '1']],
+  ['build', ['--import', 'tsx', 'infra/build.ts']],
+  ['migrate', ['--import', 'tsx', 'infra/migrate.ts']],
+] as const;
+
+describe.each(faults)('H3: %s written as %s', (from, to, message) => {
+  beforeAll(async () => declare(from, to));
+
+  it.each(commands)('%s says it in one line', { timeout: longMs }, async (name, args) => {
+    const started = run(args, { cwd: folder, env: { DATABASE_URL: 'postgres://nobody@127.0.0.1:9/none' } });
+    expect([await started.ended, await started.stdout]).toEqual([1, '']);
+    expect(await started.stderr).toBe(`${name}: ${file}:3: ${message}\n`);
   });
 });
 
-interface Ended {
-  readonly code: number;
-  readonly stdout: string;
-  readonly stderr: string;
-}
+it.each([
+  ['package', faults[0]],
+  ['offline', faults[2]],
+] as const)(
+  'H3: serverless %s says it in one line',
+  { timeout: longMs },
+  async (command, [from, to, message]) => {
+    await declare(from, to);
+    const started = run([osls, command], { cwd: folder });
+    expect([await started.ended, await started.stdout]).toEqual([1, '']);
+    expect(await started.stderr).toBe(`serverless: ${file}:3: ${message}\n`);
+  },
+);
 
-async function ran(cwd: string, args: readonly string[]): Promise<Ended> {
-  const env = { PATH: process.env['PATH'], HOME: process.env['HOME'] };
-  return new Promise((resolve) => {
-    execFile(process.execPath, args, { cwd, env, timeout: 50_000 }, (error, stdout, stderr) => {
-      resolve({ code: error === null ? 0 : Number(error.code), stdout, stderr });
-    });
-  });
-}
+it('H3: names the registry’s file where only that is wrong', { timeout: longMs }, async () => {
+  const original = await readFile(join(root, file), 'utf8');
+  await writeFile(join(folder, file), original);
+  const index = await readFile(join(root, 'src/jobs/index.ts'), 'utf8');
+  await writeFile(
+    join(folder, 'src/jobs/index.ts'),
+    index.replace('...examples]', '...examples, ...examples]'),
+  );
+  const started = run(['--import', 'tsx', 'infra/build.ts'], { cwd: folder });
+  expect(await started.ended).toBe(1);
+  expect(await started.stderr).toMatch(
+    /^build: src\/jobs\/index\.ts:\d+: two jobs are named "expire-sessions"; rename one\n$/,
+  );
+});

@@ -1,6 +1,6 @@
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
-import { defineJob, defineJobs, JobError, jobOptions, type JobOptions } from '../src/job.ts';
+import { declareJob, defineJob, defineJobs, JobError, jobOptions, type JobOptions } from '../src/job.ts';
 import { lockKey } from '../src/lock.ts';
 
 const work = async () => 1;
@@ -475,10 +475,15 @@ describe('A2, H3: a registry', () => {
   const registered = (...jobs: unknown[]) => refusal(() => defineJobs(jobs as never));
 
   it.each([
-    ['sweep', 'a job is named "sweep", which is the name of the sweep; rename it'],
-    ['http', 'a job is named "http", which is the name of the HTTP entry; rename it'],
-  ])('has no job %s', (name, message) => {
-    expect(registered(job(name))).toBe(message);
+    ['sweep', 'the sweep'],
+    ['http', 'the HTTP entry'],
+  ])('has no job %s', (name, own) => {
+    expect(refusal(() => job(name))).toBe(
+      `job "${name}": name is "${name}", which is the name of ${own}; choose another`,
+    );
+    expect(registered(declareJob({ name, work }))).toBe(
+      `a job is named "${name}", which is the name of ${own}; rename it`,
+    );
   });
 
   it('has each name once, and nothing but jobs', () => {

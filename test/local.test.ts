@@ -1,74 +1,18 @@
 /** `npm start` and `npm run duplicates`, as a user starts them. */
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { createServer, type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { afterEach, expect, it } from 'vitest';
-import { freePort } from '../infra/local/postgres.ts';
+import { cleanUp, freePlace, launch, run as runNode, until } from './support/local.ts';
 
-const root = fileURLToPath(new URL('..', import.meta.url));
+afterEach(cleanUp);
 
-interface Command {
-  readonly process: ChildProcess;
-  readonly stdout: Promise<string>;
-  readonly stderr: Promise<string>;
-  /** The exit code, or the signal that ended it. */
-  readonly ended: Promise<number | string | null>;
-}
-
-const started: Command[] = [];
-const folders: string[] = [];
-afterEach(async () => {
-  for (const { process: child, ended } of started.splice(0)) {
-    child.kill('SIGTERM');
-    await ended;
-  }
-  for (const folder of folders.splice(0)) await rm(folder, { recursive: true, force: true });
-});
-
-/** Not through npm, which adds nothing but its own start. */
-function run(script: string, args: readonly string[]): Command {
-  const { DATABASE_URL: _url, ...env } = process.env;
-  const child = spawn(process.execPath, ['--import', 'tsx', join('infra', 'local', script), ...args], {
-    cwd: root,
-    env,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  const ended = once(child, 'exit').then(([code, signal]) => (code ?? signal) as number | string | null);
-  const command = { process: child, stdout: text(child.stdout), stderr: text(child.stderr), ended };
-  started.push(command);
-  return command;
-}
-
-interface Place {
-  readonly folder: string;
-  readonly port: number;
-  readonly lambdaPort: number;
-  readonly flags: readonly string[];
-}
-
-async function freePlace(): Promise<Place> {
-  const folder = await mkdtemp(join(tmpdir(), 'cronce-local-'));
-  folders.push(folder);
-  const [port, lambdaPort] = [await freePort(), await freePort()];
-  const flags = ['--folder', folder, '--port', String(port), '--lambda-port', String(lambdaPort)];
-  return { folder, port, lambdaPort, flags };
-}
-
-async function until<T>(look: () => Promise<T | undefined>, ended: Promise<unknown>): Promise<T> {
-  const over = new AbortController();
-  void ended.then(() => over.abort());
-  for (;;) {
-    const found = await look().catch(() => undefined);
-    if (found !== undefined) return found;
-    if (over.signal.aborted) throw new Error('it ended before that');
-    await sleep(100);
-  }
+function run(command: 'start' | 'duplicates', args: readonly string[]) {
+  return runNode([...launch, command, ...args]);
 }
 
 /** Those with a word in their command line. */
@@ -95,7 +39,7 @@ interface Runs {
 
 it('runs jobs that nobody asked for, and leaves nothing behind when it is told to end', async () => {
   const { folder, port, lambdaPort, flags } = await freePlace();
-  const start = run('start.ts', flags);
+  const start = run('start', flags);
   const url = `http://localhost:${port}`;
   await until(async () => ((await fetch(`${url}/healthz`)).ok ? true : undefined), start.ended);
 
@@ -121,14 +65,14 @@ it('runs jobs that nobody asked for, and leaves nothing behind when it is told t
   expect(said).toMatch(/expire-sessions +\d{4}-\d\d-\d\dT[\d:]{8}Z +succeeded +attempt 1\/3 +\d+ ms/);
   expect(said).toMatch(/expire-sessions +\d{4}-\d\d-\d\dT[\d:]{8}Z +skipped (held|duplicate)/);
   expect(await start.stderr).toBe('');
-}, 60_000);
+}, 240_000);
 
-it('says in one line that a port is in use, and what to do', async () => {
+it('says in one line that a port is in use, and what to do', { timeout: 60_000 }, async () => {
   const squatter = createServer().listen(0, '127.0.0.1');
   await once(squatter, 'listening');
   const { port } = squatter.address() as AddressInfo;
   const { flags } = await freePlace();
-  const start = run('start.ts', [...flags, '--port', String(port)]);
+  const start = run('start', [...flags, '--port', String(port)]);
   expect(await start.ended).toBe(1);
   expect(await start.stdout).toBe('');
   expect(await start.stderr).toBe(
@@ -141,7 +85,7 @@ it.each(['pg', 'neon'])(
   'runs one of many duplicates, with the %s driver, in a set-up of its own',
   async (driver) => {
     const flags = ['--job', 'expire-sessions', '--times', '5', '--driver', driver, '--json'];
-    const duplicates = run('duplicates.ts', flags);
+    const duplicates = run('duplicates', flags);
     expect(await duplicates.ended).toBe(0);
     const lines = (await duplicates.stdout).trimEnd().split('\n');
     expect(lines).toHaveLength(1);
@@ -151,15 +95,15 @@ it.each(['pg', 'neon'])(
     expect(counts).toEqual({ deliveries: 10, succeeded: 1, skipped: 9 });
     expect(reasons.held + reasons.duplicate).toBe(9);
   },
-  60_000,
+  240_000,
 );
 
 it.each([
   [['--job', 'nope', '--times', '3'], 'no job is named "nope"; known: '],
   [['--job', 'sweep', '--times', '0'], '--times is "0"; allowed: a whole number from 1 to 100'],
   [['--job', 'sweep', '--times', '1', '--slot', 'noon'], '--slot is "noon"; allowed: '],
-])('refuses %j in one line', async (flags, line) => {
-  const duplicates = run('duplicates.ts', flags);
+])('refuses %j in one line', { timeout: 60_000 }, async (flags, line) => {
+  const duplicates = run('duplicates', flags);
   expect(await duplicates.ended).toBe(2);
   expect(await duplicates.stdout).toBe('');
   expect((await duplicates.stderr).trimEnd().split('\n')).toEqual([

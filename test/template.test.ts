@@ -9,7 +9,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { build } from '../infra/build.ts';
 import { DeploymentError, deploymentOf } from '../infra/deployment.ts';
 import { deployedJobs } from '../infra/jobs.ts';
-import { defineJob, type Job, type JobOptions } from '../src/job.ts';
+import { declareJob, defineJob, type Job, type JobOptions } from '../src/job.ts';
 import { SettingsError } from '../src/settings.ts';
 
 interface Template {
@@ -311,8 +311,17 @@ describe('a deployment', () => {
   });
 
   it('refuses a job named like a function of its own, and a setting that is none', () => {
-    expect(() => deployed(defineJob({ name: 'http', work }))).toThrow(DeploymentError);
+    expect(() => deployed(declareJob({ name: 'http', work }))).toThrow(DeploymentError);
     expect(() => deployed(defineJob({ name: 'a', work }), { CRONCE_LESE_MS: '5000' })).toThrow(SettingsError);
+  });
+
+  it('I2: leaves jobs out, and refuses to leave out what is none', () => {
+    const jobs = ['a', 'b'].map((name) => defineJob({ name, schedule: 'rate(1 hour)', work }));
+    const without = (names: string) =>
+      deploymentOf({ service: 's', stage: 't', environment: { CRONCE_WITHOUT_JOBS: names }, jobs });
+    expect(Object.keys(without(' b ,').functions)).toEqual(['http', 'a']);
+    expect(JSON.stringify(without('b').resources)).not.toContain('BSchedule');
+    expect(() => without('c')).toThrow('CRONCE_WITHOUT_JOBS names "c", which is no job; known: a, b');
   });
 });
 

@@ -12,6 +12,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, JobSchedule } from '../../src/job.ts';
 import { nextAfter, occurrencesBetween } from '../../src/occurrences.ts';
 import { sweepName } from '../../src/sweep.ts';
+import { retryAfterMs } from './retries.ts';
 
 export interface ClockOptions {
   readonly jobs: readonly Job[];
@@ -62,7 +63,6 @@ export interface Clock {
 const firstOfRateMs = 5_000;
 const twiceEvery = 5;
 const laterMs = 3_000;
-const retryAfterMs = [60_000, 120_000];
 /** For so long EventBridge tries to deliver an event; what fell due before, while the machine slept, is gone. */
 const keptForMs = 24 * 3_600_000;
 /** So many of one schedule, the latest, so that a night's sleep doesn't keep a laptop busy all morning. */

@@ -4,19 +4,34 @@
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parseArgs } from 'node:util';
 import type { Job } from '../../src/job.ts';
 import { previousAtOrBefore } from '../../src/occurrences.ts';
 import type { DriverName } from '../../src/postgres/driver.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { slotName } from '../../src/trigger.ts';
-import { deployedJobs } from '../jobs.ts';
+import { finish, readFlags, UsageError, wholeFrom } from '../flags.ts';
+import { deployedJobs, exampleNames } from '../jobs.ts';
+import { visible } from '../terminal.ts';
 import { eventOf } from './clock.ts';
 import { freePort } from './postgres.ts';
 import { deliver, findLocal, localFolder, startLocal, untilSignalled, type LocalAddress } from './setup.ts';
 
-const usage = 'npm run duplicates -- --job NAME --times N [--slot ISO] [--driver pg|neon] [--json]';
+const command = {
+  name: 'npm run duplicates',
+  says: 'delivers one slot of a job many times at once, and as many times again after that',
+  flags: {
+    job: { value: 'NAME', says: 'which job' },
+    times: { value: 'N', says: 'how many at once, 1 to 100' },
+    slot: {
+      value: 'TIME',
+      says: 'such as 2026-11-29T12:00:00Z; default: the last one of which nothing is known',
+    },
+    driver: { value: 'NAME', says: 'pg or neon' },
+    examples: { says: 'makes the example jobs’ tables in your own DATABASE_URL' },
+    json: { says: 'the counts alone, as JSON' },
+  },
+} as const;
 const minuteMs = 60_000;
 /** Each is a worker thread and a connection. */
 const mostTimes = 100;
@@ -27,10 +42,7 @@ interface Wanted {
   readonly slot: Date | undefined;
   readonly driver: DriverName | undefined;
   readonly json: boolean;
-}
-
-class UsageError extends Error {
-  override readonly name = 'UsageError';
+  readonly examples: boolean;
 }
 
 async function main(): Promise<number> {
@@ -51,25 +63,15 @@ async function main(): Promise<number> {
 // --- what is wanted -----------------------------------------------------------------------------
 
 function wantedBy(args: readonly string[]): Wanted {
-  const { job, times, slot, driver, json = false } = flagsOf(args);
+  const { job, times, slot, driver, json = false, examples = false } = readFlags(command, args);
   return {
     job: jobNamed(job),
     times: timesFrom(times),
     slot: slotFrom(slot),
     driver: driverFrom(driver),
     json,
+    examples,
   };
-}
-
-function flagsOf(args: readonly string[]) {
-  const text = { type: 'string' } as const;
-  const options = { job: text, times: text, slot: text, driver: text, json: { type: 'boolean' } } as const;
-  try {
-    return parseArgs({ args: [...args], options }).values;
-  } catch (cause) {
-    const said = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError(`${said.split('\n', 1).join()}; usage: ${usage}`, { cause });
-  }
 }
 
 function jobNamed(given: string | undefined): Job {
@@ -81,11 +83,9 @@ function jobNamed(given: string | undefined): Job {
 }
 
 function timesFrom(given: string | undefined): number {
-  const allowed = `a whole number from 1 to ${mostTimes}`;
-  if (given === undefined) throw new UsageError(`--times is missing; give ${allowed}`);
-  const times = /^\d{1,4}$/.test(given) ? Number(given) : NaN;
-  if (times >= 1 && times <= mostTimes) return times;
-  throw new UsageError(`--times is ${JSON.stringify(given)}; allowed: ${allowed}`);
+  if (given === undefined)
+    throw new UsageError(`--times is missing; give a whole number from 1 to ${mostTimes}`);
+  return wholeFrom('--times', given, 1, mostTimes);
 }
 
 /** As EventBridge writes times; a slot knows no fractions of a second. */
@@ -110,16 +110,21 @@ interface Reached {
 }
 
 /** The set-up that runs already, unless it has another driver than the one that is wanted; else one for this once. */
-async function reach({ driver }: Wanted, signal: AbortSignal): Promise<Reached> {
+async function reach({ job, driver, examples }: Wanted, signal: AbortSignal): Promise<Reached> {
   const running = await findLocal(localFolder);
   if (running !== undefined && (driver === undefined || driver === running.driver))
     return { address: running, stop: async () => undefined };
+  if (process.env['DATABASE_URL'] && !examples && exampleNames.includes(job.name))
+    throw new UsageError(
+      `${job.name} is an example, and needs tables in your database, in the schema app; --examples makes them`,
+    );
   console.error('Starting a set-up for this once …');
   const folder = join(localFolder, `duplicates-${process.pid}`);
   const forget = async () => rm(folder, { recursive: true, force: true });
   const ports = { httpPort: await freePort(), lambdaPort: await freePort() };
   const environment = process.env;
-  const options = { ...ports, folder, environment, signal, ...(driver && { driver }) };
+  const own = { ...(driver && { driver }), ...(examples && { examples }) };
+  const options = { ...ports, folder, environment, signal, ...own };
   const local = await startLocal(options).catch(async (error: unknown) => {
     await forget();
     throw error;
@@ -218,7 +223,9 @@ function report(
     `Slot ${slotName(slot)} of ${job.name}: ${times} deliveries at once, and ${times} more (${driver} driver)`,
     '',
     row('delivery', 'outcome', 'reason', 'ms'),
-    ...results.map(({ outcome, reason, ms }, index) => row(String(index + 1), outcome, reason, String(ms))),
+    ...results.map(({ outcome, reason, ms }, index) =>
+      row(String(index + 1), outcome, visible(reason), String(ms)),
+    ),
     '',
     `${deliveries} deliveries: ${succeeded} succeeded, ${skipped} skipped (${counted.join(', ')})`,
   ].join('\n');
@@ -234,10 +241,7 @@ main().then(
   },
   (error: unknown) => {
     const aborted = error instanceof Error && error.name === 'AbortError';
-    if (!aborted)
-      console.error(
-        `duplicates: ${error instanceof Error ? error.message.split('\n', 1).join() : String(error)}`,
-      );
-    process.exitCode = aborted ? 130 : error instanceof UsageError ? 2 : 1;
+    if (aborted) process.exitCode = 130;
+    else finish('duplicates', error);
   },
 );

@@ -1,13 +1,24 @@
 /**
- * `npm start`: loads start.ts, and with it every job of this checkout. One that can't be declared is an error of
- * loading, before anything there could catch it; here it is one line, like any other that keeps `npm start` from starting.
+ * `npm start` and `npm run duplicates`: loads the command, and with it every job of this checkout. One that can't be
+ * declared is an error of loading, before anything there could catch it; here it is one line, like any other that keeps
+ * a command from starting.
  */
-import { JobError } from '../../src/options.ts';
+import { loadJobs } from '../declared.ts';
+import { lineOf } from '../terminal.ts';
 
-await import('./start.ts').catch((error: unknown) => {
-  const isPlain = error instanceof JobError;
-  console.error(
-    `npm start: ${isPlain ? error.message : error instanceof Error ? error.stack : String(error)}`,
-  );
-  process.exitCode = 1;
-});
+const commands = {
+  start: { name: 'npm start', load: async () => import('./start.ts') },
+  duplicates: { name: 'duplicates', load: async () => import('./duplicates.ts') },
+};
+
+const [asked] = process.argv.splice(2, 1);
+const { name, load } = asked === 'duplicates' ? commands.duplicates : commands.start;
+
+try {
+  await loadJobs();
+} catch (error) {
+  const isPlain = error instanceof Error && ['JobError', 'LockNameError'].includes(error.name);
+  console.error(`${name}: ${isPlain || !(error instanceof Error) ? lineOf(error) : error.stack}`);
+  process.exit(1);
+}
+await load();

@@ -9,7 +9,6 @@ import { connect } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { transform } from 'esbuild';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const readyWithinMs = 45_000;
@@ -24,6 +23,8 @@ export interface OfflineOptions {
   readonly logFile: string;
   /** What serverless.yml passes on to the functions is taken from this. */
   readonly environment: NodeJS.ProcessEnv;
+  /** The times before retries are divided by this. */
+  readonly speed: number;
   /** Gives up waiting for it. */
   readonly signal?: AbortSignal | undefined;
 }
@@ -64,6 +65,7 @@ async function launch({
   stage,
   logFile,
   environment,
+  speed,
 }: OfflineOptions): Promise<ChildProcess> {
   const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
   const ports = ['--httpPort', String(httpPort), '--lambdaPort', String(lambdaPort)];
@@ -71,31 +73,18 @@ async function launch({
   await once(log, 'open');
   const child = spawn(
     process.execPath,
-    [
-      '--import',
-      await sandboxes(),
-      osls,
-      'offline',
-      'start',
-      '--stage',
-      stage,
-      '--host',
-      '127.0.0.1',
-      ...ports,
-    ],
+    [osls, 'offline', 'start', '--stage', stage, '--host', '127.0.0.1', ...ports],
     // A session of its own: Ctrl-C in the terminal reaches us alone, and we keep the order of stopping.
-    { cwd: root, env: environment, detached: true, stdio: ['pipe', log, log] },
+    // By the channel it notices our end, however that comes (see stand-in.ts).
+    {
+      cwd: root,
+      env: { ...environment, EMULATOR_SPEED: String(speed) },
+      detached: true,
+      stdio: ['ignore', log, log, 'ipc'],
+    },
   );
-  child.stdin.on('error', () => undefined);
   log.close();
   return child;
-}
-
-/** As text, so that no TypeScript loader has to be registered in that process and in its every worker. */
-async function sandboxes(): Promise<string> {
-  const source = await readFile(new URL('./sandboxes.ts', import.meta.url), 'utf8');
-  const { code } = await transform(source, { loader: 'ts', format: 'esm', minify: true });
-  return `data:text/javascript;base64,${Buffer.from(code).toString('base64')}`;
 }
 
 async function untilListening(ports: readonly number[], giveUp: () => boolean): Promise<void> {

@@ -4,6 +4,7 @@ import { styleText } from 'node:util';
 import pg from 'pg';
 import { toRecord } from '../../src/postgres/record.ts';
 import type { RunRecord } from '../../src/run.ts';
+import { visible } from '../terminal.ts';
 
 const pollMs = 250;
 /** On a busy machine a delivery takes a second; what takes longer was late on its way. */
@@ -48,7 +49,7 @@ const styles = {
   lost: 'red',
 } as const satisfies Record<RunRecord['status'], Parameters<typeof styleText>[0]>;
 
-/** One line: time, job, slot, outcome, reason, attempt, duration, and what it answered or why it failed. */
+/** One line that no record can colour or break: time, job, slot, outcome, reason, attempt, duration, and what it answered or why it failed. */
 export function outcomeLine(
   run: RunRecord,
   { colour, jobWidth }: { colour: boolean; jobWidth: number },
@@ -57,8 +58,8 @@ export function outcomeLine(
   const tookMs = Date.parse(run.finishedAt ?? run.receivedAt) - Date.parse(run.startedAt ?? run.receivedAt);
   const columns = [
     new Date(run.finishedAt ?? run.receivedAt).toISOString().slice(11, 19),
-    run.job.padEnd(jobWidth),
-    run.slot.padEnd(20),
+    visible(run.job).padEnd(jobWidth),
+    visible(run.slot).padEnd(20),
     colour ? styleText(styles[run.status], outcome) : outcome,
     attemptOf(run).padEnd(11),
     `${tookMs} ms`.padStart(9),
@@ -77,7 +78,7 @@ function detailOf(run: RunRecord): string {
     error?.message ??
     (status === 'succeeded' ? JSON.stringify(output) : blockedBy ? `by run ${blockedBy}` : '');
   const line = [wayOf(run), text].filter(Boolean).join(', ').replace(/\s+/g, ' ');
-  return line.length > 80 ? `${line.slice(0, 79)}…` : line;
+  return visible(line.length > 80 ? `${line.slice(0, 79)}…` : line);
 }
 
 /** How it came, where that is out of the ordinary. */

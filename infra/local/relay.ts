@@ -50,7 +50,8 @@ export async function startRelay(options: RelayOptions): Promise<Relay> {
   const accept = async (request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> => {
     await gate.opened;
     const address = addressIn(request);
-    const allowed = options.allow.includes(address);
+    // Whoever says an origin is a page in a browser, and pages may open WebSockets to any address.
+    const allowed = options.allow.includes(address) && request.headers.origin === undefined;
     const tcp = allowed ? await reach(address) : undefined;
     if (tcp === undefined) {
       socket.end(refusal(allowed ? '502 Bad Gateway' : '403 Forbidden'));

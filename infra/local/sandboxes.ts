@@ -1,19 +1,14 @@
 /**
- * Preloaded into the serverless-offline process, to make its workers end like Lambda's sandboxes. Three things of
- * serverless-offline 14.8 would otherwise end or block the whole local set-up:
+ * Makes the workers of serverless-offline end like Lambda's sandboxes. Three things of serverless-offline 14.8 would
+ * otherwise end or block the whole local set-up:
  *
- * - An error thrown by an invocation of type Event is a rejection that nobody handles, and ends the process.
+ * - An error thrown by an invocation that nobody waits for is a rejection that nobody handles, and ends the process.
  * - So does an error that a handler lets escape (from a timer, say), as its worker's 'error' goes unheard.
  * - A worker that has ended (process.exit, a timeout) stays in the pool: its invocation is never answered, nor is
  *   any later one that the pool gives to it.
- *
- * It also ends the process when the one that started it is gone, however that died.
- *
- * It is handed over as text (see offline.ts), so it may import nothing but Node's own modules.
  */
 import { syncBuiltinESMExports } from 'node:module';
 import workerThreads, {
-  isMainThread,
   MessageChannel,
   MessagePort,
   Worker,
@@ -88,13 +83,9 @@ function portThatAnswers(caller: MessagePort): MessagePort {
   return theirs;
 }
 
-// Workers inherit the preload; they shall go on as ever.
-if (isMainThread) {
+/** Those of this process, from now on. */
+export function isolateSandboxes(): void {
   workerThreads.Worker = Sandbox;
   syncBuiltinESMExports();
   process.on('unhandledRejection', (reason) => console.error('An invocation failed:', reason));
-  process.stdin
-    .on('close', () => process.exit())
-    .resume()
-    .unref();
 }

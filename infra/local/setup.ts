@@ -11,12 +11,16 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
+import type { Job } from '../../src/job.ts';
 import type { DriverName } from '../../src/postgres/driver.ts';
 import { typed } from '../../src/postgres/errors.ts';
 import { Session } from '../../src/postgres/session.ts';
+import type { RunRecord } from '../../src/run.ts';
 import { readSettings, SettingsError, type Settings } from '../../src/settings.ts';
 import { build, BuildError } from '../build.ts';
+import { deployedJobs, exampleNames } from '../jobs.ts';
 import { migrate, MigrationError } from '../migrate.ts';
+import { settleLeftovers } from './leftovers.ts';
 import {
   invoke,
   isListening,
@@ -24,6 +28,7 @@ import {
   startOffline,
   type Answer,
   type InvocationType,
+  type Offline,
 } from './offline.ts';
 import { LocalPostgresError, startPostgres } from './postgres.ts';
 import { RelayError, startRelay } from './relay.ts';
@@ -42,6 +47,10 @@ export interface LocalOptions {
   readonly driver?: DriverName;
   /** DATABASE_URL and CRONCE_* of it count as they do when deployed. */
   readonly environment: NodeJS.ProcessEnv;
+  /** Whether a database of one's own, DATABASE_URL, gets the tables of the example jobs; without them these are left out. */
+  readonly examples?: boolean;
+  /** The times before retries are divided by this; default 1. */
+  readonly speed?: number;
   /** Gives up between two parts. */
   readonly signal?: AbortSignal;
 }
@@ -56,9 +65,27 @@ export interface LocalAddress {
 
 export interface Local extends LocalAddress {
   readonly tokens: Tokens;
+  readonly deployment: string;
+  /** All that is delivered, the sweep among them. */
+  readonly jobs: readonly Job[];
+  readonly database: DatabaseState;
+  /** Runs that were cut off when the last one ended, settled now. */
+  readonly leftovers: readonly RunRecord[];
   /** Aborts when serverless-offline has ended by itself. */
   readonly ended: AbortSignal;
   stop(): Promise<void>;
+}
+
+/** What was found and done. */
+export interface DatabaseState {
+  /** It is kept in the folder, and nobody else's. */
+  readonly isOurs: boolean;
+  /** It has the tables of the example jobs. */
+  readonly examples: boolean;
+  /** Migrations that were applied. */
+  readonly applied: readonly string[];
+  /** Example jobs that it has no tables for. */
+  readonly leftOut: readonly string[];
 }
 
 export interface Tokens {
@@ -103,31 +130,60 @@ export async function deliver(
 async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
   const { folder, httpPort, lambdaPort, environment } = options;
   const deployment = environment['CRONCE_DEPLOYMENT'] || `${service}-${stage}`;
-  const givenUrl = environment['DATABASE_URL'] || undefined;
-  await parts.start('settings', async () => settingsWith(givenUrl ?? 'postgres://made-below', options));
-  await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
-  await parts.start('folder', async () => mkdir(folder, { recursive: true }));
+  const isOurs = !environment['DATABASE_URL'];
+  await prepare(options, parts);
   const tokens = await parts.start('tokens', async () => keptTokens(folder));
-  await parts.start('build', build);
-  const databaseUrl = givenUrl ?? (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
+  const databaseUrl =
+    environment['DATABASE_URL'] || (await parts.start('PostgreSQL', async () => ownDatabase(folder, parts)));
   await parts.start('database', async () => demandDatabase(databaseUrl));
   const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
-  await parts.start('migrations', async () => migrate(databaseUrl, { examples: true, deployment }));
-  if (givenUrl === undefined) await parts.start('database', async () => startAfresh(databaseUrl, deployment));
-  const offline = await parts.start('serverless-offline', async () =>
-    startOffline({
-      httpPort,
-      lambdaPort,
-      stage,
-      logFile: join(folder, 'offline.log'),
-      environment: handlersEnvironment(options, { databaseUrl, driver, relay, tokens }),
-      signal: options.signal,
-    }),
+  const examples = options.examples ?? isOurs;
+  const applied = await parts.start('migrations', async () => migrate(databaseUrl, { examples, deployment }));
+  if (isOurs) await parts.start('database', async () => startAfresh(databaseUrl, deployment));
+  const leftovers = await parts.start('database', async () =>
+    settleLeftovers({ databaseUrl, deployment, isOurs }),
   );
-  parts.stopLater(async () => offline.stop());
+  const leftOut = examples ? [] : exampleNames;
+  const without = [environment['CRONCE_WITHOUT_JOBS'] ?? '', ...leftOut].filter(Boolean).join(',');
+  const handlers = {
+    ...handlersEnvironment(options, { databaseUrl, driver, relay, tokens }),
+    CRONCE_WITHOUT_JOBS: without,
+  };
+  const offline = await parts.start('serverless-offline', async () => emulate(options, handlers, parts));
   const address = { url: `http://localhost:${httpPort}`, lambdaPort, databaseUrl, driver };
   await publish(folder, address, parts);
-  return { ...address, tokens, ended: offline.ended, stop: async () => parts.stop() };
+  return {
+    ...address,
+    tokens,
+    deployment,
+    jobs: deployedJobs.filter(({ name }) => !without.split(',').includes(name)),
+    database: { isOurs, examples, applied, leftOut },
+    leftovers,
+    ended: offline.ended,
+    stop: async () => parts.stop(),
+  };
+}
+
+/** All that can be found wrong before anything is started. */
+async function prepare(options: LocalOptions, parts: Parts): Promise<void> {
+  const { folder, httpPort, lambdaPort, environment } = options;
+  const url = environment['DATABASE_URL'] || 'postgres://made-below';
+  await parts.start('settings', async () => settingsWith(url, options));
+  await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
+  await parts.start('folder', async () => mkdir(folder, { recursive: true }));
+  await parts.start('build', build);
+}
+
+async function emulate(
+  options: LocalOptions,
+  environment: NodeJS.ProcessEnv,
+  parts: Parts,
+): Promise<Offline> {
+  const { httpPort, lambdaPort, folder, signal, speed = 1 } = options;
+  const logFile = join(folder, 'offline.log');
+  const offline = await startOffline({ httpPort, lambdaPort, stage, logFile, environment, speed, signal });
+  parts.stopLater(async () => offline.stop());
+  return offline;
 }
 
 /** What has been started, to be stopped in the reverse order. */

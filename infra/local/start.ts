@@ -2,13 +2,15 @@
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { join, relative } from 'node:path';
-import { parseArgs } from 'node:util';
 
 import type { RunRecord } from '../../src/run.ts';
+import { sweepName } from '../../src/sweep.ts';
 import { slotName } from '../../src/trigger.ts';
-import { deployedJobs } from '../jobs.ts';
+import { finish, readFlags, UsageError, wholeFrom } from '../flags.ts';
+import { visible } from '../terminal.ts';
 import { chaos, fateInWords } from './chaos.ts';
 import { startClock, type Fate } from './clock.ts';
+import { settleYoungLeftovers } from './leftovers.ts';
 import { outcomeLine, outcomes } from './outcomes.ts';
 import {
   deliver,
@@ -20,15 +22,20 @@ import {
   type LocalOptions,
 } from './setup.ts';
 
-const usage =
-  'npm start -- [--port 3000] [--lambda-port 3002] [--folder .cronce] [--speed 1] [--chaos [--seed N]]';
+const command = {
+  name: 'npm start',
+  says: 'the whole coordinator on this machine, until Ctrl-C',
+  flags: {
+    port: { value: 'N', says: 'of the page and the API; default PORT, or 3000' },
+    'lambda-port': { value: 'N', says: 'of the Lambda API; default LAMBDA_PORT, or 3002' },
+    folder: { value: 'PATH', says: 'keeps database, tokens and logs; default .cronce' },
+    examples: { says: 'makes the example jobs’ tables in your own DATABASE_URL, and runs these jobs' },
+    speed: { value: 'N', says: 'divides the times before retries, and the delays of --chaos; 1 to 3600' },
+    chaos: { says: 'delivers events late, twice, out of order or never' },
+    seed: { value: 'N', says: 'repeats a --chaos' },
+  },
+} as const;
 const largestSeed = 2 ** 32 - 1;
-const jobWidth = Math.max(...deployedJobs.map(({ name }) => name.length));
-
-/** Settled before anything is started; its message is one line. */
-class UsageError extends Error {
-  override readonly name = 'UsageError';
-}
 
 interface Wanted {
   readonly place: LocalOptions;
@@ -56,72 +63,98 @@ async function main(): Promise<void> {
 // --- what is wanted -----------------------------------------------------------------------------
 
 function wantedBy(args: readonly string[], environment: NodeJS.ProcessEnv): Wanted {
-  const { port, 'lambda-port': lambdaPort, folder = localFolder, speed, chaos = false, seed } = flagsOf(args);
+  const {
+    folder = localFolder,
+    speed: given = '1',
+    chaos = false,
+    seed,
+    ...flags
+  } = readFlags(command, args);
   if (seed !== undefined && !chaos) throw new UsageError('--seed means nothing without --chaos; give both');
-  const httpPort = wholeFrom('--port', port ?? (environment['PORT'] || '3000'), 1, 65_535);
-  const lambda = lambdaPort ?? (environment['LAMBDA_PORT'] || '3002');
-  const place = { httpPort, lambdaPort: wholeFrom('--lambda-port', lambda, 1, 65_535), folder, environment };
+  const speed = wholeFrom('--speed', given, 1, 3_600);
+  const examples = flags.examples === true ? { examples: true } : {};
+  const place = { ...portsFrom(flags, environment), folder, environment, speed, ...examples };
   const seeded = seed === undefined ? randomInt(largestSeed) : wholeFrom('--seed', seed, 0, largestSeed);
-  return { place, speed: wholeFrom('--speed', speed ?? '1', 1, 3_600), seed: chaos ? seeded : undefined };
+  return { place, speed, seed: chaos ? seeded : undefined };
 }
 
-function flagsOf(args: readonly string[]) {
-  const text = { type: 'string' } as const;
-  const places = { port: text, 'lambda-port': text, folder: text };
-  const options = { ...places, speed: text, chaos: { type: 'boolean' }, seed: text } as const;
-  try {
-    return parseArgs({ args: [...args], options }).values;
-  } catch (cause) {
-    const said = cause instanceof Error ? cause.message : String(cause);
-    throw new UsageError(`${said.split('\n', 1).join().replace(/\.$/, '')}; usage: ${usage}`, { cause });
-  }
-}
-
-function wholeFrom(flag: string, given: string, least: number, most: number): number {
-  const number = /^\d{1,10}$/.test(given) ? Number(given) : NaN;
-  if (number >= least && number <= most) return number;
-  throw new UsageError(
-    `${flag} is ${JSON.stringify(given)}; allowed: a whole number from ${least} to ${most}`,
-  );
+function portsFrom(
+  given: { readonly port?: string; readonly 'lambda-port'?: string },
+  environment: NodeJS.ProcessEnv,
+): Pick<LocalOptions, 'httpPort' | 'lambdaPort'> {
+  const httpPort = wholeFrom('--port', given.port ?? (environment['PORT'] || '3000'), 1, 65_535);
+  const lambda = given['lambda-port'] ?? (environment['LAMBDA_PORT'] || '3002');
+  const lambdaPort = wholeFrom('--lambda-port', lambda, 1, 65_535);
+  if (httpPort === lambdaPort)
+    throw new UsageError(`--port and --lambda-port are both ${httpPort}; they need a port each`);
+  return { httpPort, lambdaPort };
 }
 
 // --- what is shown ------------------------------------------------------------------------------
 
-function greet({ url, lambdaPort, tokens, driver }: Local, { place, seed, speed }: Wanted): void {
-  console.log(`Cronce runs, with the ${driver} driver. Ctrl-C stops it; its data stays in ${relative('', place.folder)}/
+function greet(local: Local, { place, seed, speed }: Wanted): void {
+  const { url, lambdaPort, tokens, driver } = local;
+  console.log(`Cronce runs, with the ${driver} driver. Ctrl-C stops it; its data stays in ${visible(relative('', place.folder))}/
 
   page, API    ${url}
   Lambda API   http://localhost:${lambdaPort}
   token        ${tokens.run}  (for reading alone: ${tokens.read})
 
   curl -H 'Authorization: Bearer ${tokens.run}' ${url}/runs
-  curl -H 'Authorization: Bearer ${tokens.run}' -X POST ${url}/jobs/${firstJob()}/runs
+  curl -H 'Authorization: Bearer ${tokens.run}' -X POST ${url}/jobs/${firstJob(local)}/runs
 `);
+  for (const line of [...databaseLines(local), ...jobsLines(local)]) console.log(`${line}\n`);
   if (seed !== undefined)
     console.log(`Chaos, repeated by --chaos --seed ${seed}${speed === 1 ? '' : ` --speed ${speed}`}: events come late, twice, out of order or never.
 A lost one is recorded as missed by the sweep, five to ten minutes later.
 `);
 }
 
-function firstJob(): string {
-  return deployedJobs[0]?.name ?? 'my-job';
+/** What was done to a database that is not ours. */
+function databaseLines({ database: { isOurs, examples, applied, leftOut } }: Local): string[] {
+  if (isOurs) return [];
+  const where = examples ? 'the schemas cronce and app are' : 'only the schema cronce is';
+  const done = applied.length === 0 ? 'up to date already' : `applied ${applied.join(', ')}`;
+  const lines = [`In your database (DATABASE_URL) ${where} touched: ${done}.`];
+  if (leftOut.length > 0)
+    lines.push(`The example jobs (${leftOut.join(', ')}) are left out: they need tables of their own.
+npm start -- --examples makes these in your database, in the schema app with sample rows, and runs them.`);
+  return lines;
+}
+
+function jobsLines({ jobs }: Local): string[] {
+  if (jobs.some(({ name }) => name !== sweepName)) return [];
+  return ['There is no job yet. Put one in src/jobs/, name it in src/jobs/index.ts, and start again.'];
+}
+
+function firstJob({ jobs }: Local): string {
+  return jobs.find(({ name }) => name !== sweepName)?.name ?? 'my-job';
+}
+
+function tellOfLeftovers(local: Local): void {
+  const { length } = local.leftovers;
+  if (length === 0) return;
+  console.log(`${length === 1 ? 'A run was' : `${length} runs were`} cut off when this was last ended:`);
+  for (const run of local.leftovers) showRun(run, local);
+  console.log('');
 }
 
 /** Without chaos, the clock's own choice. */
-function fateFrom({ seed, speed }: Wanted): { readonly fate?: Fate } {
+function fateFrom({ seed, speed }: Wanted, jobWidth: number): { readonly fate?: Fate } {
   if (seed === undefined) return {};
   const decide = chaos({ seed, speed });
   const fate: Fate = (due) => {
     const delaysMs = decide(due);
     const said = fateInWords(delaysMs, due.untilNextMs);
-    if (said !== undefined) tell(due.job.name, slotName(due.slot).padEnd(20), `chaos: ${said}`);
+    if (said !== undefined)
+      tell(due.job.name.padEnd(jobWidth), slotName(due.slot).padEnd(20), `chaos: ${said}`);
     return delaysMs;
   };
   return { fate };
 }
 
-function tell(job: string, ...columns: readonly string[]): void {
-  console.log([new Date().toISOString().slice(11, 19), job.padEnd(jobWidth), ...columns].join('  '));
+function tell(...columns: readonly string[]): void {
+  console.log([new Date().toISOString().slice(11, 19), ...columns.map(visible)].join('  '));
 }
 
 function tellOfSleep(sleptMs: number, events: number): void {
@@ -133,25 +166,36 @@ in order: those of the last 24 hours, and at most 500 of each. The sweep records
 
 async function runUntil(over: readonly AbortSignal[], local: Local, wanted: Wanted): Promise<void> {
   const ended = new AbortController();
-  const shown = show(outcomes(local.databaseUrl, ended.signal));
+  tellOfLeftovers(local);
+  const { databaseUrl, deployment, database } = local;
+  const shown = show(outcomes(local.databaseUrl, ended.signal), local);
+  const settled = settleYoungLeftovers({ databaseUrl, deployment, isOurs: database.isOurs }, ended.signal);
   const clock = startClock({
-    jobs: deployedJobs,
+    jobs: local.jobs,
     deliver: async (job, event, signal) => !(await deliver(local, job, event, { signal })).failed,
     onTrouble: (job, error) =>
       tell(job, `could not be delivered: ${error instanceof Error ? error.message : String(error)}`),
     onCatchUp: tellOfSleep,
     speed: wanted.speed,
-    ...fateFrom(wanted),
+    ...fateFrom(wanted, jobWidthOf(local)),
   });
   await aborted(over);
   await clock.stop();
   ended.abort();
-  await shown;
+  await Promise.all([shown, settled]);
 }
 
-async function show(runs: AsyncIterable<RunRecord>): Promise<void> {
+async function show(runs: AsyncIterable<RunRecord>, local: Local): Promise<void> {
+  for await (const run of runs) showRun(run, local);
+}
+
+function showRun(run: RunRecord, local: Local): void {
   const colour = process.stdout.isTTY && !process.env['NO_COLOR'];
-  for await (const run of runs) console.log(outcomeLine(run, { colour, jobWidth }));
+  console.log(outcomeLine(run, { colour, jobWidth: jobWidthOf(local) }));
+}
+
+function jobWidthOf({ jobs }: Local): number {
+  return Math.max(...jobs.map(({ name }) => name.length));
 }
 
 async function aborted(signals: readonly AbortSignal[]): Promise<void> {
@@ -160,8 +204,5 @@ async function aborted(signals: readonly AbortSignal[]): Promise<void> {
 }
 
 main().catch((error: unknown) => {
-  if (error instanceof Error && error.name === 'AbortError') return;
-  const isPlain = error instanceof LocalError || error instanceof UsageError;
-  console.error(`npm start: ${isPlain ? error.message : String(error)}`);
-  process.exitCode = error instanceof UsageError ? 2 : 1;
+  if (!(error instanceof Error && error.name === 'AbortError')) finish('npm start', error);
 });

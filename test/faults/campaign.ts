@@ -9,7 +9,7 @@
  *     npm run faults -- --prove        breaks the code on purpose, and shows that a test notices
  */
 import { existsSync } from 'node:fs';
-import { parseArgs } from 'node:util';
+import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { randomFrom } from '../support/random.ts';
 import { openGround, type Ground } from './field.ts';
 import { hasFailed, plan, type Form, type PlannedRow } from './plan.ts';
@@ -23,47 +23,39 @@ interface Request {
   readonly prove: boolean;
 }
 
-/** Its message is one line. */
-class BadArguments extends Error {}
+const command = {
+  name: 'npm run faults',
+  says: 'kills, freezes, cuts off and restarts things for real, and prints what held',
+  flags: {
+    short: { says: 'fewer trials of each row' },
+    row: { value: 'NAME', many: true, says: 'this row alone; may be given several times' },
+    trials: { value: 'N', says: 'so many of each row, 1 to 9999' },
+    seed: { value: 'N', says: 'repeats what was drawn' },
+    prove: { says: 'breaks the code on purpose, and shows that a test notices' },
+  },
+} as const;
 
 function requestOf(args: readonly string[]): Request {
-  const { values } = parsed(args);
+  const values = readFlags(command, args);
   const names = values.row ?? plan.map(({ name }) => name);
   const known = plan.map(({ name }) => name).join(', ');
   const rows = names.map((name) => {
     const row = plan.find((one) => one.name === name);
-    if (!row) throw new BadArguments(`no row is named ${JSON.stringify(name)}; known: ${known}`);
+    if (!row) throw new UsageError(`no row is named ${JSON.stringify(name)}; known: ${known}`);
     return row;
   });
   const seed = values.seed ?? String(Date.now() % 1_000_000);
   if (!/^\d{1,9}$/.test(seed))
-    throw new BadArguments(`--seed is ${JSON.stringify(seed)}; allowed: a whole number of up to nine digits`);
+    throw new UsageError(`--seed is ${JSON.stringify(seed)}; allowed: a whole number of up to nine digits`);
   return { form: formOf(values), rows, seed: Number(seed), prove: values.prove ?? false };
 }
 
 function formOf({ short, trials }: { short?: boolean; trials?: string }): Form {
   if (trials === undefined) return short ? 'short' : 'full';
   if (/^[1-9]\d{0,3}$/.test(trials) && !short) return Number(trials);
-  throw new BadArguments(
+  throw new UsageError(
     `--trials is ${JSON.stringify(trials)}; allowed: a number from 1 to 9999, without --short`,
   );
-}
-
-function parsed(args: readonly string[]) {
-  try {
-    return parseArgs({
-      args: [...args],
-      options: {
-        short: { type: 'boolean' },
-        row: { type: 'string', multiple: true },
-        trials: { type: 'string' },
-        seed: { type: 'string' },
-        prove: { type: 'boolean' },
-      },
-    });
-  } catch (error) {
-    throw new BadArguments(error instanceof Error ? (error.message.split('\n', 1)[0] ?? '') : String(error));
-  }
 }
 
 async function runCampaign({ form, rows, seed }: Request): Promise<boolean> {
@@ -109,7 +101,7 @@ function clearProgress(): void {
 
 async function prove(): Promise<boolean> {
   const file = new URL('prove.ts', import.meta.url);
-  if (!existsSync(file)) throw new BadArguments('--prove is not there yet');
+  if (!existsSync(file)) throw new UsageError('--prove is not there yet');
   const { prove: proveAll } = (await import(file.href)) as { prove: () => Promise<boolean> };
   return proveAll();
 }
@@ -120,9 +112,9 @@ async function main(): Promise<number> {
     const holds = request.prove ? await prove() : await runCampaign(request);
     return holds ? 0 : 1;
   } catch (error) {
-    if (!(error instanceof BadArguments)) throw error;
-    console.error(`faults: ${error.message}`);
-    return 2;
+    const isPlain = error instanceof Error && ['UsageError', 'HelpWanted'].includes(error.name);
+    if (!isPlain) throw error;
+    return finish('faults', error);
   }
 }
 

@@ -6,7 +6,7 @@
  */
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { startPostgres } from '../../infra/local/postgres.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { randomFrom } from '../support/random.ts';
@@ -53,17 +53,26 @@ export async function playSchedules(
   return broken;
 }
 
-/** @throws {RangeError} */
+/** @throws {UsageError} */
 function wholeOf(name: string, given: string | undefined, usual: number, most: number): number {
   const n = Number(given ?? usual);
   if (!Number.isInteger(n) || n < 1 || n > most)
-    throw new RangeError(`--${name} is ${given}; allowed: a whole number from 1 to ${most}`);
+    throw new UsageError(`--${name} is ${given}; allowed: a whole number from 1 to ${most}`);
   return n;
 }
 
+const command = {
+  name: 'npm run schedules',
+  says: 'draws schedules of kills, cuts, forced ends and odd settings, and asks four invariants of them',
+  flags: {
+    rounds: { value: 'N', says: 'so many; default 100' },
+    seed: { value: 'N', says: 'repeats what was drawn' },
+  },
+} as const;
+
 async function main(): Promise<number> {
   const began = performance.now();
-  const { values } = parseArgs({ options: { rounds: { type: 'string' }, seed: { type: 'string' } } });
+  const values = readFlags(command, process.argv.slice(2));
   const seed = wholeOf('seed', values.seed, (Date.now() % 999_999) + 1, 999_999_999);
   const request = { seed, rounds: wholeOf('rounds', values.rounds, 100, 1_000_000), atOnce: 16 };
   console.log(`${request.rounds} schedules, seed ${seed}`);
@@ -87,9 +96,4 @@ async function main(): Promise<number> {
 
 // Not left to end by itself: a connection that was cut off on purpose may stand for as long as its lease.
 if (process.argv[1] === fileURLToPath(import.meta.url))
-  process.exit(
-    await main().catch((error: unknown) => {
-      console.error(`schedules: ${error instanceof Error ? error.message : String(error)}`);
-      return 2;
-    }),
-  );
+  process.exit(await main().catch((error: unknown) => finish('schedules', error)));

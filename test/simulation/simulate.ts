@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { hasPgbouncer, pgbouncerWay } from '../faults/ways.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { scratchFolder } from '../support/scratch.ts';
@@ -51,19 +51,22 @@ export function tableOf({ lines }: Books): string {
   return [line(head), ...rows.map(line)].join('\n');
 }
 
+const command = {
+  name: 'npm run simulate',
+  says: 'drives months of schedules, outages and redeployments through it, and accounts for every due slot',
+  flags: {
+    days: { value: 'N', says: '2 to 365; default 90' },
+    seed: { value: 'N', says: 'repeats what was drawn; default 1' },
+    json: { says: 'the accounts as JSON' },
+  },
+} as const;
+
 function planOf(args: readonly string[]): Plan & { readonly json: boolean } {
-  const { values } = parseArgs({
-    args: [...args],
-    options: {
-      days: { type: 'string' },
-      seed: { type: 'string' },
-      json: { type: 'boolean', default: false },
-    },
-  });
+  const values = readFlags(command, args);
   const whole = (name: string, given: string | undefined, usual: number, least: number, most: number) => {
     const n = Number(given ?? usual);
     if (!Number.isInteger(n) || n < least || n > most)
-      throw new Error(`--${name} is ${given}; allowed: ${least} to ${most}`);
+      throw new UsageError(`--${name} is ${given}; allowed: ${least} to ${most}`);
     return n;
   };
   const days = whole('days', values.days, quarter.days, 2, 365);
@@ -71,7 +74,7 @@ function planOf(args: readonly string[]): Plan & { readonly json: boolean } {
     start: quarter.start,
     days,
     seed: whole('seed', values.seed, quarter.seed, 0, 2 ** 31),
-    json: values.json,
+    json: values.json ?? false,
   };
 }
 
@@ -123,7 +126,4 @@ async function main(): Promise<void> {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url))
-  main().catch((error: unknown) => {
-    console.error(`simulate: ${error instanceof Error ? error.message : String(error)}`);
-    process.exitCode = 2;
-  });
+  main().catch((error: unknown) => finish('simulate', error));

@@ -1,0 +1,50 @@
+/**
+ * What the last `npm start` left behind when it was ended amid its runs. Deployed, the sweep finds such runs in its
+ * time; here somebody waits for a word of them.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { enterTimeLimitMs } from '../../src/lock.ts';
+import { change } from '../../src/postgres/call.ts';
+import { toRecord } from '../../src/postgres/record.ts';
+import { Session } from '../../src/postgres/session.ts';
+import type { RunRecord } from '../../src/run.ts';
+
+export interface LeftoversOptions {
+  readonly databaseUrl: string;
+  readonly deployment: string;
+  /** The server was started by us and has no other clients: whatever stands as running is dead. */
+  readonly isOurs: boolean;
+}
+
+/** A younger start record of somebody else's may be that of a run which is about to take its lock. */
+const gapMs = enterTimeLimitMs + 1_000;
+const againMs = 2_000;
+
+/** Settles the runs that nobody holds a lock for any more, as the sweep does, and answers their records. */
+export async function settleLeftovers({
+  databaseUrl,
+  deployment,
+  isOurs,
+}: LeftoversOptions): Promise<RunRecord[]> {
+  const session = await Session.open({ url: databaseUrl, driver: 'pg', connectTimeoutMs: 10_000 });
+  try {
+    const gap = isOurs ? 0 : gapMs;
+    const settled = await change<RunRecord[]>(
+      session,
+      `cronce.settle_orphans(${gap}, 1000, NULL, ${session.literal(deployment)})`,
+    );
+    return settled.map(toRecord);
+  } finally {
+    await session.close();
+  }
+}
+
+/** Once more for those that were too young at first; gives no error, since the sweep comes after it. */
+export async function settleYoungLeftovers(options: LeftoversOptions, signal: AbortSignal): Promise<void> {
+  if (options.isOurs) return;
+  const rounds = Math.ceil(gapMs / againMs) + 1;
+  for (let round = 0; round < rounds; round++) {
+    if (!(await sleep(againMs, true, { signal }).catch(() => false))) return;
+    await settleLeftovers(options).catch(() => []);
+  }
+}
