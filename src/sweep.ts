@@ -84,7 +84,7 @@ interface Known {
 
 /** A slot that must still run, and what it is about. */
 type Owed = Pick<RunRecord, 'job' | 'slot' | 'scheduledFor'> &
-  Partial<Pick<RunRecord, 'params' | 'requestedBy'>>;
+  Partial<Pick<RunRecord, 'params' | 'requestedBy' | 'requestReason'>>;
 
 interface DueSlots {
   readonly due: Date[];
@@ -321,12 +321,15 @@ class Sweep {
 
   /** As it was delivered first: what a slot is about must be the same in each of its runs. */
   async #deliver(
-    { job, slot, scheduledFor, params = null, requestedBy = null }: Owed,
+    { job, slot, scheduledFor, params = null, requestedBy = null, requestReason: reason = null }: Owed,
     counter: 'caughtUp' | 'redelivered',
   ): Promise<void> {
     this.#context.check();
     const due = slot.startsWith('manual:') ? { scheduledFor } : {}; // any other slot is its time
-    const asked = requestedBy === null ? {} : { requestedBy };
+    const asked = {
+      ...(requestedBy === null ? {} : { requestedBy }),
+      ...(reason === null ? {} : { reason }),
+    };
     await this.#options.deliver({ cronce: { job, trigger: 'sweep', slot, ...due, ...asked, params } });
     this.#done[counter] += 1;
   }

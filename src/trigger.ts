@@ -31,6 +31,8 @@ export interface Delivery {
   /** The request id by which Lambda knows the event; the first one's, where Lambda reports that it failed. */
   readonly deliveryId: string | null;
   readonly requestedBy: string | null;
+  /** Why, in the words of whoever asked for it. */
+  readonly requestReason?: string | null;
   readonly params: Json;
 }
 
@@ -44,6 +46,8 @@ export interface RunRequest {
     /** ISO 8601; when a run by hand was asked for, the same on each delivery of it. Of an occurrence, its time. */
     readonly scheduledFor?: string | null;
     readonly requestedBy?: string | null;
+    /** Why; 1 to 500 characters. */
+    readonly reason?: string | null;
     readonly params?: Json;
   };
 }
@@ -242,9 +246,9 @@ function kindOf(fields: Fields, schedule: JobSchedule | undefined): TriggerKind 
 
 // --- run requests -------------------------------------------------------------------------------
 
-const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'params'];
+const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'reason', 'params'];
 const longestSlot = 300;
-const longestRequester = 200;
+const longest = { requestedBy: 200, reason: 500 } as const;
 
 function requested(event: Fields, around: Surroundings): Delivery {
   const own = around.registry.get(around.ownJob ?? '') ?? null;
@@ -266,7 +270,8 @@ function requested(event: Fields, around: Surroundings): Delivery {
     trigger: byHand ? 'manual' : 'sweep',
     byHand,
     deliveryId: around.deliveryId,
-    requestedBy: requesterIn(request, job),
+    requestedBy: textIn(request, 'requestedBy', job),
+    requestReason: textIn(request, 'reason', job),
     params: paramsIn(request, job),
   };
 }
@@ -277,11 +282,11 @@ function triggerIn(request: Fields, job: Job): 'manual' | 'sweep' {
   throw new TriggerError('the trigger of a run request is neither manual nor sweep', job);
 }
 
-function requesterIn(request: Fields, job: Job): string | null {
-  const by = request['requestedBy'] ?? null;
-  if (by === null || isCleanText(by, longestRequester)) return by;
+function textIn(request: Fields, key: keyof typeof longest, job: Job): string | null {
+  const given = request[key] ?? null;
+  if (given === null || isCleanText(given, longest[key])) return given;
   throw new TriggerError(
-    `requestedBy is no text of 1 to ${longestRequester} characters without control characters`,
+    `${key} is no text of 1 to ${longest[key]} characters without control characters`,
     job,
   );
 }

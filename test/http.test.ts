@@ -5,9 +5,10 @@ import { createServer as createHttpServer, type IncomingMessage } from 'node:htt
 import { createServer, type AddressInfo } from 'node:net';
 import { inspect } from 'node:util';
 import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest';
-import { handler, type HttpEvent } from '../functions/http.ts';
+import { handler } from '../functions/http.ts';
 import { coordinate } from '../src/coordinate.ts';
 import { createApp, type HttpOptions } from '../src/http/app.ts';
+import { Refusals } from '../src/http/refusals.ts';
 import { invoker } from '../src/invoke.ts';
 import { Session } from '../src/postgres/session.ts';
 import { outcomes, skipReasons, type Logger, type RunRecord } from '../src/run.ts';
@@ -69,6 +70,7 @@ function appWith(changes: Partial<HttpOptions> = {}) {
     },
     now: () => now,
     logger,
+    refusals: new Refusals({ firstMs: 0 }),
     ...changes,
   });
 }
@@ -902,7 +904,7 @@ describe('the Lambda entry', () => {
       },
       body: body ?? null,
       isBase64Encoded: false,
-    } as unknown as HttpEvent);
+    });
     told.push(inspect(result));
     return result;
   };
