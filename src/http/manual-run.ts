@@ -33,7 +33,7 @@ export interface ManualRun {
 }
 
 interface Asked {
-  readonly params: Json;
+  readonly params: Json | undefined;
   readonly slot?: string;
   readonly scheduledFor: string | null;
   readonly reason: string | null;
@@ -46,7 +46,8 @@ export async function readManualRun(
   around: Surroundings,
 ): Promise<ManualRun> {
   const body = await readObject(request, bodyShape, bodyWords);
-  const asked = { ...body, ...timeIn(body, around.now), params: checked(body.params) };
+  const params = body.params === undefined ? undefined : checked(body.params);
+  const asked = { ...body, ...timeIn(body, around.now), params };
   const key = keyIn(request.header('idempotency-key'));
   if (body.slot !== undefined && key !== undefined)
     throw new Problem(
@@ -55,13 +56,11 @@ export async function readManualRun(
       'Give slot or an Idempotency-Key: each names the slot, so only one can.',
     );
   const slot = body.slot === undefined ? undefined : await scheduledSlot(body.slot, job, around);
-  const { params, reason = null, scheduledFor } = asked;
+  const { reason = null, scheduledFor } = asked;
+  const whole = { job: job.name, params: params ?? null, scheduledFor, reason };
   return {
     request: requestFor(job, { ...asked, reason, slot: slot ?? `manual:${key ?? uuidV7()}` }, around),
-    key:
-      key === undefined
-        ? null
-        : { name: key, fingerprint: fingerprintOf({ job: job.name, params, scheduledFor, reason }) },
+    key: key === undefined ? null : { name: key, fingerprint: fingerprintOf(whole) },
   };
 }
 
@@ -73,8 +72,17 @@ function requestFor(
   // An event may be delivered twice, hours apart: what it is reckoned from stays the same.
   const due = slot.startsWith('manual:') ? { scheduledFor: scheduledFor ?? now.toISOString() } : {};
   const why = reason === null ? {} : { reason };
-  const given = params === null ? {} : { params };
-  return { cronce: { job: name, trigger: 'manual', slot, ...due, requestedBy, ...why, ...given } };
+  return {
+    cronce: {
+      job: name,
+      trigger: 'manual',
+      slot,
+      ...due,
+      requestedBy,
+      ...why,
+      ...(params === undefined ? {} : { params }),
+    },
+  };
 }
 
 /** What can be stored and shown as it is. */
@@ -98,7 +106,7 @@ const bodyWords =
   'of 1 to 500 characters without control characters).';
 
 /** A job shall get what was sent: what would be cut or replaced on its way into the record is refused instead. */
-function checked(params: unknown = null): Json {
+function checked(params: unknown): Json {
   const text = JSON.stringify(params);
   if (Buffer.byteLength(text) > largestParams) throw tooLarge();
   const kept = captureValue(params);
