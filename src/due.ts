@@ -139,11 +139,12 @@ function largestPhase(times: readonly Date[], every: number): Date[] {
   return [...phases.values()].sort((one, other) => other.length - one.length)[0] ?? [];
 }
 
+/** Outside of the span, of its ends the one that is near. */
 function nearestIn(span: Span, at: Date): Date[] {
   const { schedule, anchor, from, until } = span;
-  const near = at < from ? from : at > until ? until : at;
-  const before = previousAtOrBefore(schedule.schedule, near, schedule.timeZone, anchor);
-  const after = nextAfter(schedule.schedule, near, schedule.timeZone, anchor);
+  const [first, last] = [new Date(Math.max(at.getTime(), from.getTime() - 1)), at > until ? until : at];
+  const before = previousAtOrBefore(schedule.schedule, last, schedule.timeZone, anchor);
+  const after = nextAfter(schedule.schedule, first, schedule.timeZone, anchor);
   return [before, after].flatMap((time) => (time && isIn(span, time) ? [time] : []));
 }
 

@@ -133,6 +133,7 @@ function timeIn(
       400,
       'slot_and_time',
       'Give slot or scheduledFor: a slot has its time, and a run with a time of its own is a slot of its own.',
+      { extensions: { pointer: '/scheduledFor' } },
     );
   const at = instantOf(scheduledFor);
   if (!at) throw badTime('scheduledFor is a time such as 2026-11-29T12:00:00Z, in the years 1970 to 2199.');

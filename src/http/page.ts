@@ -150,7 +150,7 @@ function runRow(run: RunRecord) {
     <td role="cell" class="when"><a href="runs/${run.id}">${time(run.receivedAt)}</a></td>
     <td role="cell" class="name">${run.job}</td>
     <td role="cell" class="slot">
-      ${run.slot}${run.slotGuessed ? html` <span class="quiet">(guessed)</span>` : ''}
+      ${run.slot}${run.slotGuessed ? html` <span class="quiet">(guessed)</span>` : ''}${askedFor(run)}
     </td>
     <td role="cell" class="outcome">
       <span class="sign ${run.status}" aria-hidden="true">${looks[run.status].sign}</span>
@@ -162,6 +162,12 @@ function runRow(run: RunRecord) {
     </td>
     <td role="cell" class="took">${tookOf(run)}</td>
   </tr>`;
+}
+
+function askedFor({ requestedBy, requestReason }: RunRecord) {
+  return requestReason === null
+    ? ''
+    : html` <span class="quiet">${requestedBy ?? 'someone'}: ${short(requestReason)}</span>`;
 }
 
 function legend() {
