@@ -39,9 +39,9 @@ export async function readObject<E extends v.ObjectEntries>(
     throw new Problem(400, 'bad_body', expected);
   const read = v.safeParse(v.object(entries), body);
   if (read.success) return read.output;
-  throw new Problem(400, 'bad_body', expected, {
-    extensions: { pointer: `/${String(read.issues[0].path?.[0]?.key ?? '')}` },
-  });
+  const [{ path }] = read.issues;
+  const pointer = (path ?? []).map(({ key }) => `/${String(key)}`).join('');
+  throw new Problem(400, 'bad_body', expected, { extensions: { pointer } });
 }
 
 function isObject(value: unknown): value is object {

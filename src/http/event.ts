@@ -92,7 +92,7 @@ function headOf(fields: Fields, context: Fields, http: Fields): Head {
 function queryOf(fields: Fields, isRaw: boolean): string {
   const many = Object.entries(fieldsOf(fields['multiValueQueryStringParameters']));
   const all = many.length > 0 ? many : Object.entries(fieldsOf(fields['queryStringParameters']));
-  const pairs = all.flatMap(([name, values]) => [values].flat().map((value) => [name, String(value ?? '')]));
+  const pairs = all.flatMap(([name, values]) => [values].flat().map((value) => [name, textOf(value) ?? '']));
   // encodeURIComponent throws on these; the caller refuses them.
   if (isRaw || !pairs.flat().every((text) => text.isWellFormed()))
     return pairs.map((pair) => pair.join('=')).join('&');
@@ -138,9 +138,13 @@ function urlOf(context: Fields, headers: Headers, path: string, query: string): 
   const host = textOf(context['domainName']) ?? headers.get('host') ?? '';
   const isHost = /^[^/?#@\\\s]+$/.test(host) && URL.canParse(`https://${host}/`);
   const rooted = path.startsWith('/') ? path : `/${path}`;
-  // What was decoded before it came here must not begin another part of the URL.
-  const safe = rooted.replaceAll('?', '%3F').replaceAll('#', '%23').replaceAll('\\', '%5C');
-  return `https://${isHost ? host : 'localhost'}${safe}${query === '' ? '' : `?${query.replaceAll('#', '%23')}`}`;
+  const rest = escaped(rooted, /[\0- ?#\\]/g) + (query === '' ? '' : `?${escaped(query, /[\0- #]/g)}`);
+  return `https://${isHost ? host : 'localhost'}${rest}`;
+}
+
+/** What was decoded before it came here must not begin another part of a URL, nor be left out as blank. */
+function escaped(text: string, what: RegExp): string {
+  return text.replace(what, encodeURIComponent);
 }
 
 function headersOf(fields: Fields): Headers {

@@ -61,15 +61,18 @@ class Scan {
     switch (token[0]) {
       case '{':
       case '[':
-        return this.#enter(token === '{');
+        this.#enter(token === '{');
+        return;
       case '}':
       case ']':
         this.#open.pop();
         return;
       case ',':
-        return this.#goOn();
+        this.#goOn();
+        return;
       case '"':
-        return this.#text(JSON.parse(token) as string);
+        this.#text(JSON.parse(token) as string);
+        return;
       default:
         if (!isExact(token)) throw this.#refusal('number_inexact', inexact);
     }

@@ -25,6 +25,11 @@ export class Refusals {
     this.#longestMs = longestMs;
   }
 
+  /** How many addresses are known. */
+  get size(): number {
+    return this.#seen.size;
+  }
+
   async slowDown(source: string): Promise<void> {
     await delay(this.#note(source));
   }
