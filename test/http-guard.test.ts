@@ -5,7 +5,8 @@ import type { HttpOptions } from '../src/http/app.ts';
 import { Health } from '../src/http/health.ts';
 import { Refusals } from '../src/http/refusals.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
-import { client, openAt, serve, tokens } from './support/http.ts';
+import { client, openAt, tokens } from './support/http.ts';
+import { serve } from './support/node-server.ts';
 
 let db: TestDatabase;
 let http: ReturnType<typeof client>;
