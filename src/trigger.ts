@@ -43,7 +43,10 @@ export interface RunRequest {
     readonly trigger: 'manual' | 'sweep';
     /** `manual:<key>`, or the time of an occurrence. */
     readonly slot: string;
-    /** ISO 8601; when a run by hand was asked for, the same on each delivery of it. Of an occurrence, its time. */
+    /**
+     * ISO 8601; when a run by hand was asked for, the same on each delivery of it. Of an occurrence its time, to say that
+     * no other is meant.
+     */
     readonly scheduledFor?: string | null;
     readonly requestedBy?: string | null;
     /** Why; 1 to 500 characters. */
@@ -310,9 +313,10 @@ function slotIn(request: Fields, job: Job, now: Date, byHand: boolean): SlotOf {
   if (asked && floor(asked, 1_000).getTime() !== floor(due, 1_000).getTime())
     throw new TriggerError('scheduledFor is another time than the slot’s; leave it out', job);
   // The sweep reckons slots by what it knows of a rate's phase, and of schedules that have changed since.
-  const { scheduledFor, offSchedule } = byHand
-    ? placeOf(due, job)
-    : { scheduledFor: floor(due, 1_000), offSchedule: false };
+  const place = byHand ? placeOf(due, job) : null;
+  // Said twice it is that very slot, which the HTTP entry has looked up, and not one that it may be near to.
+  const scheduledFor = place && !asked ? place.scheduledFor : floor(due, 1_000);
+  const offSchedule = place?.offSchedule ?? false;
   return { slot: slotName(scheduledFor), scheduledFor, scheduledForGuessed: false, offSchedule };
 }
 

@@ -184,6 +184,26 @@ describe('a slot that never was due is refused, and the nearest are told', () =>
     expect(answer.json['detail']).toMatch(/known once it was delivered/);
   });
 
+  test('and it is that very slot that runs, not one that lies near, or that the schedule of today would make of it', async () => {
+    await db.query(
+      `INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, lock_name, received_at, finished_at)
+       VALUES (gen_random_uuid(), 'daily', '2026-11-22T11:07:09Z', '2026-11-22T11:07:09Z', 'sweep', 'missed', 'daily', now(), now())`,
+    );
+    // A rate's, 31 s after a cron's; and one of a rate that this job had before.
+    for (const [job, slot] of [
+      ['both', '2026-11-29T09:00:31Z'],
+      ['daily', '2026-11-22T11:07:09Z'],
+    ] as const) {
+      expect((await again(job, slot)).status).toBe(202);
+      const event: unknown = JSON.parse(JSON.stringify(http.started.pop()));
+      const delivery = deliveryOf(event, { registry, ownJob: job, deliveryId: randomUUID(), now });
+      expect(await coordinate(delivery, 60_000, coordinatorFor(db.url))).toMatchObject({
+        status: 'succeeded',
+        slot,
+      });
+    }
+  });
+
   test('unless it is on record; but not by an event that was off schedule', async () => {
     await db.query(
       `INSERT INTO cronce.run (id, job, slot, scheduled_for, trigger, status, skip_reason, lock_name, received_at, finished_at)

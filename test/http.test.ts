@@ -435,7 +435,7 @@ describe('a run by hand', () => {
       trigger: 'manual',
       slot,
       // An occurrence has its own time.
-      ...(String(slot).startsWith('manual:') ? { scheduledFor: now.toISOString() } : {}),
+      scheduledFor: String(slot).startsWith('manual:') ? now.toISOString() : slot,
       requestedBy: 'run token 2',
       ...(params === undefined ? {} : { params }),
     },

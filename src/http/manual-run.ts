@@ -70,14 +70,14 @@ function requestFor(
   { requestedBy, now }: Surroundings,
 ): RunRequest {
   // An event may be delivered twice, hours apart: what it is reckoned from stays the same.
-  const due = slot.startsWith('manual:') ? { scheduledFor: scheduledFor ?? now.toISOString() } : {};
+  const due = slot.startsWith('manual:') ? (scheduledFor ?? now.toISOString()) : slot;
   const why = reason === null ? {} : { reason };
   return {
     cronce: {
       job: name,
       trigger: 'manual',
       slot,
-      ...due,
+      scheduledFor: due,
       requestedBy,
       ...why,
       ...(params === undefined ? {} : { params }),
