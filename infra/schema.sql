@@ -5,6 +5,16 @@ TABLE cronce.example_migration
   breaking boolean NOT NULL DEFAULT true
   applied_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
 
+TABLE cronce.idempotency_key
+  deployment text NOT NULL
+  key text NOT NULL
+  job text NOT NULL
+  fingerprint text NOT NULL
+  scheduled_for timestamp with time zone NOT NULL
+  first_used_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  taken_at timestamp with time zone
+  handed_at timestamp with time zone
+
 TABLE cronce.job
   name text NOT NULL
   first_seen_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
@@ -84,6 +94,7 @@ TABLE cronce.run
   asked_at timestamp with time zone
   paid boolean NOT NULL DEFAULT false
   publish_error jsonb
+  request_reason text
 
 TABLE cronce.schedule
   job text NOT NULL
@@ -100,6 +111,7 @@ TABLE cronce.timeline
   id integer NOT NULL
   first_seen_at timestamp with time zone NOT NULL
 CONSTRAINT example_migration.example_migration_pkey PRIMARY KEY (version)
+CONSTRAINT idempotency_key.idempotency_key_pkey PRIMARY KEY (deployment, key)
 CONSTRAINT job.job_pause_is_whole CHECK (((paused_at IS NULL) = (paused_by IS NULL)))
 CONSTRAINT job.job_pkey PRIMARY KEY (deployment, name)
 CONSTRAINT laid.laid_one_check CHECK (one)
@@ -124,6 +136,8 @@ CONSTRAINT schedule.schedule_accounted_since_known CHECK ((accounted_until >= kn
 CONSTRAINT schedule.schedule_pkey PRIMARY KEY (deployment, job, expression, time_zone, starts_at, ends_at)
 CONSTRAINT timeline.timeline_pkey PRIMARY KEY (id)
 CREATE UNIQUE INDEX example_migration_pkey ON cronce.example_migration USING btree (version)
+CREATE INDEX idempotency_key_by_age ON cronce.idempotency_key USING btree (deployment, first_used_at)
+CREATE UNIQUE INDEX idempotency_key_pkey ON cronce.idempotency_key USING btree (deployment, key)
 CREATE UNIQUE INDEX job_pkey ON cronce.job USING btree (deployment, name)
 CREATE UNIQUE INDEX laid_pkey ON cronce.laid USING btree (one)
 CREATE INDEX lock_of_slot ON cronce.lock USING btree (run_id) WHERE of_slot
@@ -1071,6 +1085,7 @@ AS $function$
   SELECT jsonb_build_object(
     'id', r.id, 'deployment', r.deployment, 'job', r.job, 'slot', r.slot, 'scheduledFor', r.scheduled_for,
     'slotGuessed', r.slot_guessed, 'trigger', r.trigger, 'deliveryId', r.delivery_id, 'requestedBy', r.requested_by,
+    'requestReason', r.request_reason,
     'status', r.status, 'skipReason', r.skip_reason, 'blockedBy', r.blocked_by,
     'blockedByDeployment', r.blocked_by_deployment, 'lockName', r.lock_name, 'lockKey', r.lock_key::text,
     'fence', r.fence::text, 'attempt', r.attempt, 'maxAttempts', r.max_attempts, 'final', r.final,
@@ -1147,11 +1162,11 @@ BEGIN
   PERFORM cronce.require_schema((p ->> 'schema')::integer);
   PERFORM cronce.demand_durability();
   INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (p ->> 'deployment', want ->> 'job', at) ON CONFLICT DO NOTHING;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, final, lock_name, fence, attempt, max_attempts, received_at, started_at, finished_at, error,
       publish_after)
     VALUES ((want ->> 'id')::uuid, p ->> 'deployment', want ->> 'job', want ->> 'slot', (want ->> 'scheduledFor')::timestamptz,
-      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
+      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
       coalesce(want -> 'params', 'null'), 'failed', true, p #>> '{lock,name}', 0, 1, 1, at, at, at, refuse.error,
       clock_timestamp() + interval '30 s')
     RETURNING r.* INTO made;
@@ -1279,6 +1294,19 @@ BEGIN
 END $function$
 
 
+CREATE OR REPLACE FUNCTION cronce.settle_key(deployment text, key text, handed boolean)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  UPDATE cronce.idempotency_key k
+    SET handed_at = CASE WHEN handed THEN clock_timestamp() END, taken_at = CASE WHEN handed THEN k.taken_at END
+    WHERE k.deployment = settle_key.deployment AND k.key = settle_key.key AND k.handed_at IS NULL;
+  RETURN FOUND;
+END $function$
+
+
 CREATE OR REPLACE FUNCTION cronce.settle_orphans(gap_ms integer, most integer, at timestamp with time zone, deployment text DEFAULT 'default'::text)
  RETURNS jsonb
  LANGUAGE plpgsql
@@ -1318,11 +1346,12 @@ BEGIN
     END IF;
     RETURN made;
   END IF;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, skip_reason, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, max_attempts,
       after_lost, final, lease_ms, lock_delay_ms, received_at, claimed_at, finished_at, publish_after)
     VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
-      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'skipped',
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
+      coalesce(want -> 'params', 'null'), 'skipped',
       reason, blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint,
       (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', CASE WHEN owed THEN false END,
       (p ->> 'leaseMs')::integer, (p ->> 'lockDelayMs')::integer, at, clock_timestamp(), at,
@@ -1367,17 +1396,73 @@ BEGIN
     END IF;
     RETURN made;
   END IF;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, fence, backend_pid, attempt, max_attempts, after_lost, lease_ms,
       lock_delay_ms, delayed_ms, received_at, claimed_at, started_at)
     VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
-      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'running',
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
+      coalesce(want -> 'params', 'null'), 'running',
       blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint, token, pg_backend_pid(),
       cronce.next_attempt(p ->> 'deployment', want ->> 'job', want ->> 'slot', self),
       (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', (p ->> 'leaseMs')::integer,
       (p ->> 'lockDelayMs')::integer, nullif(rest_ms, 0), at, clock_timestamp(), at)
     RETURNING r.* INTO made;
   RETURN made;
+END $function$
+
+
+CREATE OR REPLACE FUNCTION cronce.take_key(p jsonb)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  own_deployment text := p ->> 'deployment';
+  own_job  text := p ->> 'job';
+  own_slot text := 'manual:' || (p ->> 'key');
+  is_new   boolean;
+  found_params jsonb;
+  has_run  boolean;
+  known    cronce.idempotency_key;
+  at       timestamptz;
+BEGIN
+  PERFORM cronce.require_schema((p ->> 'schema')::integer);
+  PERFORM cronce.demand_durability();
+  DELETE FROM cronce.idempotency_key WHERE (deployment, key) IN (
+    SELECT k.deployment, k.key FROM cronce.idempotency_key k
+    WHERE k.deployment = own_deployment AND k.first_used_at < (p ->> 'before')::timestamptz
+    ORDER BY k.first_used_at LIMIT 20 FOR UPDATE SKIP LOCKED);
+  INSERT INTO cronce.idempotency_key AS k (deployment, key, job, fingerprint, scheduled_for, taken_at)
+    VALUES (own_deployment, p ->> 'key', own_job, p ->> 'fingerprint', (p ->> 'scheduledFor')::timestamptz, clock_timestamp())
+    ON CONFLICT DO NOTHING RETURNING k.* INTO known;
+  is_new := FOUND;
+  IF NOT is_new THEN
+    SELECT k.* INTO known FROM cronce.idempotency_key k
+      WHERE k.deployment = own_deployment AND k.key = p ->> 'key' FOR UPDATE;
+  END IF;
+  IF known.fingerprint IS DISTINCT FROM p ->> 'fingerprint' THEN
+    RETURN jsonb_build_object('state', 'other');
+  END IF;
+  -- In the waiting for the row, time has passed.
+  at := clock_timestamp();
+  SELECT r.params, true INTO found_params, has_run FROM cronce.run r
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot ORDER BY r.id LIMIT 1;
+  IF has_run THEN
+    IF is_new AND found_params IS DISTINCT FROM p -> 'params' THEN -- a run of before there were keys, or of none
+      DELETE FROM cronce.idempotency_key k WHERE k.deployment = own_deployment AND k.key = p ->> 'key';
+      RETURN jsonb_build_object('state', 'other');
+    END IF;
+    RETURN jsonb_build_object('state', 'started');
+  END IF;
+  IF NOT is_new THEN
+    IF known.handed_at > at - make_interval(secs => (p ->> 'lostAfterMs')::numeric / 1000) THEN
+      RETURN jsonb_build_object('state', 'started');
+    ELSIF known.taken_at > at - make_interval(secs => (p ->> 'patienceMs')::numeric / 1000) THEN
+      RETURN jsonb_build_object('state', 'starting');
+    END IF;
+    UPDATE cronce.idempotency_key k SET taken_at = at, handed_at = NULL WHERE k.deployment = own_deployment AND k.key = p ->> 'key';
+  END IF;
+  RETURN jsonb_build_object('state', 'taken', 'scheduledFor', known.scheduled_for);
 END $function$
 
 

@@ -7,7 +7,7 @@ import { callSql, transaction } from './postgres/call.ts';
 import { toRecord, answerOf } from './postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
-export const schemaVersion = 5;
+export const schemaVersion = 6;
 
 /** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
 const patienceMs = 1_000;
@@ -112,6 +112,7 @@ function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
       trigger: delivery.trigger,
       deliveryId: delivery.deliveryId,
       requestedBy: delivery.requestedBy,
+      requestReason: delivery.requestReason ?? null,
       params: delivery.params,
     },
     lock: {

@@ -59,8 +59,8 @@ export async function notAsked(session: Session, { id }: RunRecord): Promise<voi
 
 /** As the slot was delivered first: what it is about must be the same in each of its runs. */
 export function requestFor(debt: RunRecord, chain: number): RunRequest {
-  const { job, slot, scheduledFor, requestedBy, params } = debt;
+  const { job, slot, scheduledFor, requestedBy, requestReason: reason, params } = debt;
   const due = slot.startsWith('manual:') ? { scheduledFor } : {}; // any other slot is its time
-  const asked = requestedBy === null ? {} : { requestedBy };
+  const asked = { ...(requestedBy === null ? {} : { requestedBy }), ...(reason == null ? {} : { reason }) };
   return { cronce: { job, trigger: 'sweep', slot, ...due, ...asked, params, chain } };
 }

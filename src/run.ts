@@ -70,6 +70,8 @@ export interface RunRecord {
   /** The invocation's request id, or null where there was no invocation (a missed slot). */
   readonly deliveryId: string | null;
   readonly requestedBy: string | null;
+  /** Of a run by hand: why, in the words of whoever asked. */
+  readonly requestReason: string | null;
   readonly status: Status;
   readonly skipReason: SkipReason | null;
   /** The run that stood in the way: of a skipped one, or of one that was delayed. Null where a foreign client holds the lock. */

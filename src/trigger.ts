@@ -31,6 +31,8 @@ export interface Delivery {
   /** The request id by which Lambda knows the event; the first one's, where Lambda reports that it failed. */
   readonly deliveryId: string | null;
   readonly requestedBy: string | null;
+  /** Why, in the words of whoever asked for it. */
+  readonly requestReason?: string | null;
   readonly params: Json;
   /** How many invocations have started each other, up to this one; absent for one that none has. */
   readonly chain?: number;
@@ -43,9 +45,14 @@ export interface RunRequest {
     readonly trigger: 'manual' | 'sweep';
     /** `manual:<key>`, or the time of an occurrence. */
     readonly slot: string;
-    /** ISO 8601; when a run by hand was asked for, the same on each delivery of it. Of an occurrence, its time. */
+    /**
+     * ISO 8601; when a run by hand was asked for, the same on each delivery of it. Of an occurrence its time, to say that
+     * no other is meant.
+     */
     readonly scheduledFor?: string | null;
     readonly requestedBy?: string | null;
+    /** Why; 1 to 500 characters. */
+    readonly reason?: string | null;
     readonly params?: Json;
     /** How many invocations have started each other, this one included: see owed.ts. */
     readonly chain?: number;
@@ -246,9 +253,9 @@ function kindOf(fields: Fields, schedule: JobSchedule | undefined): TriggerKind 
 
 // --- run requests -------------------------------------------------------------------------------
 
-const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'params', 'chain'];
+const ofRequest = ['job', 'trigger', 'slot', 'scheduledFor', 'requestedBy', 'reason', 'params', 'chain'];
 const longestSlot = 300;
-const longestRequester = 200;
+const longest = { requestedBy: 200, reason: 500 } as const;
 
 function requested(event: Fields, around: Surroundings): Delivery {
   const own = around.registry.get(around.ownJob ?? '') ?? null;
@@ -270,7 +277,8 @@ function requested(event: Fields, around: Surroundings): Delivery {
     trigger: byHand ? 'manual' : 'sweep',
     byHand,
     deliveryId: around.deliveryId,
-    requestedBy: requesterIn(request, job),
+    requestedBy: textIn(request, 'requestedBy', job),
+    requestReason: textIn(request, 'reason', job),
     params: paramsIn(request, job),
     chain: chainIn(request, job),
   };
@@ -288,11 +296,11 @@ function triggerIn(request: Fields, job: Job): 'manual' | 'sweep' {
   throw new TriggerError('the trigger of a run request is neither manual nor sweep', job);
 }
 
-function requesterIn(request: Fields, job: Job): string | null {
-  const by = request['requestedBy'] ?? null;
-  if (by === null || isCleanText(by, longestRequester)) return by;
+function textIn(request: Fields, key: keyof typeof longest, job: Job): string | null {
+  const given = request[key] ?? null;
+  if (given === null || isCleanText(given, longest[key])) return given;
   throw new TriggerError(
-    `requestedBy is no text of 1 to ${longestRequester} characters without control characters`,
+    `${key} is no text of 1 to ${longest[key]} characters without control characters`,
     job,
   );
 }
@@ -316,9 +324,10 @@ function slotIn(request: Fields, job: Job, now: Date, byHand: boolean): SlotOf {
   if (asked && floor(asked, 1_000).getTime() !== floor(due, 1_000).getTime())
     throw new TriggerError('scheduledFor is another time than the slot’s; leave it out', job);
   // The sweep reckons slots by what it knows of a rate's phase, and of schedules that have changed since.
-  const { scheduledFor, offSchedule } = byHand
-    ? placeOf(due, job)
-    : { scheduledFor: floor(due, 1_000), offSchedule: false };
+  const place = byHand ? placeOf(due, job) : null;
+  // Said twice it is that very slot, which the HTTP entry has looked up, and not one that it may be near to.
+  const scheduledFor = place && !asked ? place.scheduledFor : floor(due, 1_000);
+  const offSchedule = place?.offSchedule ?? false;
   return { slot: slotName(scheduledFor), scheduledFor, scheduledForGuessed: false, offSchedule };
 }
 

@@ -439,6 +439,9 @@ describe('E4, E7, G3: a run request', () => {
     [{ requestedBy: 'x'.repeat(201) }, /^requestedBy is no text/],
     [{ requestedBy: '' }, /^requestedBy is no text/],
     [{ requestedBy: 5 }, /^requestedBy is no text/],
+    [{ reason: 'x'.repeat(501) }, /^reason is no text of 1 to 500 characters/],
+    [{ reason: 'a\u0000' }, /^reason is no text/],
+    [{ reason: '' }, /^reason is no text/],
     [{ scheduledFor: 'now' }, /^scheduledFor is no time/],
     [{ scheduledFor: '0000-01-01T00:00:00Z' }, /^scheduledFor is no time/],
     [{ scheduledFor: 5 }, /^scheduledFor is no time/],
@@ -447,7 +450,7 @@ describe('E4, E7, G3: a run request', () => {
     [{ trigger: 'Manual' }, /neither manual nor sweep/],
     [
       { requestedby: 'ann' },
-      /^a run request has no "requestedby"; allowed: job, trigger, slot, scheduledFor, requestedBy, params, chain$/,
+      /^a run request has no "requestedby"; allowed: job, trigger, slot, scheduledFor, requestedBy, reason, params, chain$/,
     ],
     [{ force: true }, /has no "force"/],
     [JSON.parse('{"__proto__": 1}'), /has no "__proto__"/],

@@ -4,6 +4,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT jsonb_build_object(
     'id', r.id, 'deployment', r.deployment, 'job', r.job, 'slot', r.slot, 'scheduledFor', r.scheduled_for,
     'slotGuessed', r.slot_guessed, 'trigger', r.trigger, 'deliveryId', r.delivery_id, 'requestedBy', r.requested_by,
+    'requestReason', r.request_reason,
     'status', r.status, 'skipReason', r.skip_reason, 'blockedBy', r.blocked_by,
     'blockedByDeployment', r.blocked_by_deployment, 'lockName', r.lock_name, 'lockKey', r.lock_key::text,
     'fence', r.fence::text, 'attempt', r.attempt, 'maxAttempts', r.max_attempts, 'final', r.final,

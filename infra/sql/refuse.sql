@@ -10,11 +10,11 @@ BEGIN
   PERFORM cronce.require_schema((p ->> 'schema')::integer);
   PERFORM cronce.demand_durability();
   INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (p ->> 'deployment', want ->> 'job', at) ON CONFLICT DO NOTHING;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, final, lock_name, fence, attempt, max_attempts, received_at, started_at, finished_at, error,
       publish_after)
     VALUES ((want ->> 'id')::uuid, p ->> 'deployment', want ->> 'job', want ->> 'slot', (want ->> 'scheduledFor')::timestamptz,
-      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy',
+      (want ->> 'slotGuessed')::boolean, want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
       coalesce(want -> 'params', 'null'), 'failed', true, p #>> '{lock,name}', 0, 1, 1, at, at, at, refuse.error,
       clock_timestamp() + interval '30 s')
     RETURNING r.* INTO made;

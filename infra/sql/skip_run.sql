@@ -19,11 +19,12 @@ BEGIN
     END IF;
     RETURN made;
   END IF;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, skip_reason, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, max_attempts,
       after_lost, final, lease_ms, lock_delay_ms, received_at, claimed_at, finished_at, publish_after)
     VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
-      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'skipped',
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
+      coalesce(want -> 'params', 'null'), 'skipped',
       reason, blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint,
       (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', CASE WHEN owed THEN false END,
       (p ->> 'leaseMs')::integer, (p ->> 'lockDelayMs')::integer, at, clock_timestamp(), at,

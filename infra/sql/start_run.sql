@@ -23,11 +23,12 @@ BEGIN
     END IF;
     RETURN made;
   END IF;
-  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by,
+  INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, fence, backend_pid, attempt, max_attempts, after_lost, lease_ms,
       lock_delay_ms, delayed_ms, received_at, claimed_at, started_at)
     VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
-      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', coalesce(want -> 'params', 'null'), 'running',
+      want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
+      coalesce(want -> 'params', 'null'), 'running',
       blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint, token, pg_backend_pid(),
       cronce.next_attempt(p ->> 'deployment', want ->> 'job', want ->> 'slot', self),
       (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', (p ->> 'leaseMs')::integer,

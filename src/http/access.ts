@@ -1,6 +1,9 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
-import type { MiddlewareHandler } from 'hono';
+import type { Context, MiddlewareHandler } from 'hono';
+import { matchedRoutes } from 'hono/route';
+import type { Logger } from '../run.ts';
 import { Problem } from './problem.ts';
+import type { Refusals } from './refusals.ts';
 
 /**
  * This module's secret: who may come in. Without a token that is known nobody does, and where none is configured that
@@ -25,24 +28,46 @@ export interface Tokens {
   readonly runTokens: readonly string[];
 }
 
+/** What keeps those out who try. */
+export interface Guarding {
+  /** The address that a request came from, where that is known. */
+  readonly sourceOf: (c: Context) => string | null;
+  readonly refusals: Refusals;
+}
+
 interface Key {
   readonly digest: Buffer;
   readonly caller: Caller;
 }
 
 /** Finds out who is calling, or answers 401, always with one body, whatever was wrong. */
-export function authenticate({ readTokens, runTokens }: Tokens): MiddlewareHandler<Caught> {
-  const keys = [...keysOf(runTokens, 'run'), ...keysOf(readTokens, 'read')];
+export function authenticate(
+  options: Tokens & Guarding & { readonly logger: Logger },
+): MiddlewareHandler<Caught> {
+  const keys = [...keysOf(options.runTokens, 'run'), ...keysOf(options.readTokens, 'read')];
   return async (c, next) => {
     if (keys.length === 0) throw noTokenConfigured();
     const authorization = c.req.header('authorization');
     const isRead = c.req.method === 'GET' || c.req.method === 'HEAD';
     const caller = callerOf(tokenIn(authorization, isRead), keys);
     const isPage = isRead && c.req.path === '/' && (c.req.header('accept')?.includes('text/html') ?? false);
+    if (!caller && authorization !== undefined) await discourage(c, options);
     if (!caller) throw unauthorized(isPage, authorization !== undefined);
     c.set('caller', caller);
     await next();
   };
+}
+
+/** Of the request there is nothing in the log that could hold a token: its route and not its path. */
+async function discourage(
+  c: Context,
+  { sourceOf, refusals, logger }: Guarding & { readonly logger: Logger },
+): Promise<void> {
+  const source = sourceOf(c);
+  const route = matchedRoutes(c).findLast(({ method }) => method !== 'ALL')?.path ?? 'none';
+  const { method } = c.req;
+  logger.warn('a token was refused', { source, method: method.slice(0, 20), route });
+  await refusals.slowDown(source ?? '');
 }
 
 /** Answers 403 to a caller who may only read. */

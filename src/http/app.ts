@@ -1,26 +1,32 @@
 import { Hono, type Context, type MiddlewareHandler } from 'hono';
-import { bodyLimit } from 'hono/body-limit';
 import { methodNotAllowed } from 'hono/method-not-allowed';
 import { routePath } from 'hono/route';
 import * as v from 'valibot';
+import { dueRecord } from '../due.ts';
 import { checkSchema, findRun, findRuns, jobStates, latestRuns, type RunFilter } from '../history.ts';
 import type { Job, Registry } from '../job.ts';
 import { pauseJob, resumeJob } from '../pause.ts';
 import type { Session } from '../postgres/session.ts';
 import { outcomes, skipReasons, type Logger } from '../run.ts';
-import { captureText } from '../capture.ts';
-import { authenticate, mayRun, type Caught, type Tokens } from './access.ts';
+import { slotName } from '../trigger.ts';
+import { authenticate, mayRun, type Caught, type Guarding, type Tokens } from './access.ts';
+import { limitBody, readObject } from './body.ts';
+import { Health } from './health.ts';
 import { optionsOf, viewOf } from './jobs.ts';
 import { lend } from './lend.ts';
-import { largestBody, readManualRun, readObject, tooLarge, waitIn } from './manual-run.ts';
+import { readManualRun, reasonShape, slotTime, waitIn } from './manual-run.ts';
 import { page, pagePolicy } from './page.ts';
 import { Problem, problemOf } from './problem.ts';
-import { runsAt, runsOf, start, type Starting } from './start.ts';
+import { badQuery, cleanPath, noQuery, queryIn } from './query.ts';
+import { Refusals } from './refusals.ts';
+import { runsAt, start, type Starting } from './start.ts';
 
 /** What the app needs of the world. It never learns where it runs. */
-export interface HttpOptions extends Tokens, Starting {
+export interface HttpOptions extends Tokens, Starting, Partial<Guarding> {
   readonly registry: Registry;
   readonly now: () => Date;
+  /** Those of a process whose apps are made for one request each. */
+  readonly health?: Health;
 }
 
 const healthLimitMs = 2_000;
@@ -32,11 +38,13 @@ export function createApp(options: HttpOptions): Hono<Caught> {
   app.onError((error, c) => answerProblem(error, c, options.logger));
   app.notFound(() => new Problem(404, 'no_such_route', 'There is nothing here.').response());
   app.use(securityHeaders);
+  const { health = healthOf(options.openSession), refusals = new Refusals() } = options;
   app.get('/healthz', async (c) => {
-    await lend(options.openSession, healthLimitMs, checkSchema);
+    await health.check();
     return c.json({ status: 'ok' });
   });
-  app.use(authenticate(options));
+  app.use(authenticate({ sourceOf: () => null, ...options, refusals }));
+  app.use(cleanPath);
   app.use(methodNotAllowed({ app, onMethodNotAllowed: (_, methods) => refuseMethod(methods) }));
   showJobs(app, options);
   showRuns(app, options);
@@ -45,7 +53,14 @@ export function createApp(options: HttpOptions): Hono<Caught> {
   return app;
 }
 
-function showJobs(app: Hono<Caught>, { registry, openSession, now, deployment }: HttpOptions): void {
+export function healthOf(openSession: HttpOptions['openSession']): Health {
+  return new Health(async () => lend(openSession, healthLimitMs, checkSchema));
+}
+
+function showJobs(
+  app: Hono<Caught>,
+  { registry, openSession, now, deployment, base = '' }: HttpOptions,
+): void {
   const all = [...registry.values()];
 
   app.get('/', async (c) => {
@@ -53,18 +68,18 @@ function showJobs(app: Hono<Caught>, { registry, openSession, now, deployment }:
       jobs: await viewJobs(session, all, now(), deployment),
       latest: await findRuns(session, { limit: runsShown.onPage, deployment }),
     }));
-    c.header('content-security-policy', pagePolicy);
-    return c.html(page({ jobs, latest, now: now(), origin: originOf(c), deployment }));
+    c.header('content-security-policy', pagePolicy(base));
+    return c.html(page({ jobs, latest, now: now(), origin: originOf(c), base, deployment }));
   });
 
-  app.get('/jobs', async (c) => {
+  app.get('/jobs', noQuery, async (c) => {
     const views = await lend(openSession, readLimitMs, async (session) =>
       viewJobs(session, all, now(), deployment),
     );
     return c.json({ jobs: views.map(({ runs, ...view }) => ({ ...view, latestRun: runs[0] ?? null })) });
   });
 
-  app.get('/jobs/:name', async (c) => {
+  app.get('/jobs/:name', noQuery, async (c) => {
     const job = findJob(registry, c.req.param('name'));
     const [view] = await lend(openSession, readLimitMs, async (session) =>
       viewJobs(session, [job], now(), deployment),
@@ -81,14 +96,14 @@ function originOf(c: Context): string {
 
 function showRuns(app: Hono<Caught>, { openSession, deployment }: HttpOptions): void {
   app.get('/runs', async (c) => {
-    const filter = filterIn(c.req.queries());
+    const filter = filterIn(queryIn(c, filters));
     const oneMore = { ...filter, deployment, limit: filter.limit + 1 };
     const found = await lend(openSession, readLimitMs, async (session) => findRuns(session, oneMore));
     const runs = found.slice(0, filter.limit);
     return c.json({ runs, next: found.length > runs.length ? runs.at(-1)?.id : null });
   });
 
-  app.get('/runs/:id', async (c) => {
+  app.get('/runs/:id', noQuery, async (c) => {
     const id = c.req.param('id');
     const run = uuid.test(id)
       ? await lend(openSession, readLimitMs, async (session) => findRun(session, id, deployment))
@@ -99,44 +114,39 @@ function showRuns(app: Hono<Caught>, { openSession, deployment }: HttpOptions): 
 }
 
 function startRuns(app: Hono<Caught>, options: HttpOptions): void {
-  const isKnownSlot = async (job: string, slot: string) =>
-    lend(
-      options.openSession,
-      readLimitMs,
-      async (session) => (await runsOf(session, job, slot, options.deployment)).length > 0,
-    );
-  const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
+  const { openSession, deployment, base = '' } = options;
+  const recordOf = async (job: string, slot: string) =>
+    lend(openSession, readLimitMs, async (session) => dueRecord(session, job, slot, deployment));
 
-  app.post('/jobs/:name/runs', mayRun, limit, async (c) => {
+  app.post('/jobs/:name/runs', mayRun, noQuery, limitBody, async (c) => {
     const job = findJob(options.registry, c.req.param('name'));
-    const around = { requestedBy: c.get('caller').name, now: options.now(), isKnownSlot };
-    const request = await readManualRun(c.req, job, around);
+    const around = { requestedBy: c.get('caller').name, now: options.now(), dueRecord: recordOf };
+    const asked = await readManualRun(c.req, job, around);
     const waitS = waitIn(c.req.header('prefer'));
     if (waitS > 0) c.header('preference-applied', `wait=${waitS}`);
-    const run = await start(options, request, waitS * 1_000);
-    return run ? c.json(run, 200, { 'content-location': `/runs/${run.id}` }) : accepted(c, request.cronce);
+    const run = await start(options, asked, waitS * 1_000);
+    if (run) return c.json(run, 200, { 'content-location': `${base}/runs/${run.id}` });
+    const { slot } = asked.request.cronce;
+    const runs = runsAt(job.name, slot, base);
+    return c.json({ job: job.name, slot, runs }, 202, { location: runs, 'retry-after': '1' });
   });
 }
 
-const pauseShape = v.strictObject({
-  reason: v.optional(v.pipe(v.string(), v.minLength(1), v.maxLength(500))),
-});
-
 function pauseJobs(app: Hono<Caught>, { registry, openSession, deployment }: HttpOptions): void {
-  const limit = bodyLimit({ maxSize: largestBody, onError: () => tooLarge().response() });
-
-  app.post('/jobs/:name/pause', mayRun, limit, async (c) => {
+  app.post('/jobs/:name/pause', mayRun, noQuery, limitBody, async (c) => {
     const { name } = findJob(registry, c.req.param('name'));
-    const expected = 'The body is an object with, at most, reason (a text of 1 to 500 characters).';
-    const { reason } = await readObject(c.req, pauseShape, expected);
-    const why = reason === undefined ? null : captureText(reason);
+    const expected =
+      'The body is an object with, at most, reason (a text of 1 to 500 characters without control characters).';
+    const { reason = null } = await readObject(c.req, { reason: reasonShape }, expected);
     const by = c.get('caller').name;
     return c.json(
-      await lend(openSession, readLimitMs, async (session) => pauseJob(session, name, by, why, deployment)),
+      await lend(openSession, readLimitMs, async (session) =>
+        pauseJob(session, name, by, reason, deployment),
+      ),
     );
   });
 
-  app.post('/jobs/:name/resume', mayRun, async (c) => {
+  app.post('/jobs/:name/resume', mayRun, noQuery, async (c) => {
     const { name } = findJob(registry, c.req.param('name'));
     const by = c.get('caller').name;
     return c.json(
@@ -154,6 +164,11 @@ function answerProblem(error: Error, c: Context, logger: Logger): Response {
 
 const securityHeaders: MiddlewareHandler = async (c, next) => {
   await next();
+  secured(c.res);
+};
+
+/** Also for answers that the app has no part in. */
+export function secured(response: Response): Response {
   const headers = {
     'content-security-policy': "default-src 'none'; frame-ancestors 'none'",
     'x-content-type-options': 'nosniff',
@@ -162,8 +177,9 @@ const securityHeaders: MiddlewareHandler = async (c, next) => {
     'cache-control': 'no-store',
   };
   for (const [name, value] of Object.entries(headers))
-    if (!c.res.headers.has(name)) c.res.headers.set(name, value);
-};
+    if (!response.headers.has(name)) response.headers.set(name, value);
+  return response;
+}
 
 function refuseMethod(methods: readonly string[]): Response {
   const allow = methods.join(', ');
@@ -212,22 +228,21 @@ const filterShape = v.strictObject({
   ),
 });
 
-/** Strict, since a filter with a slip in its name would quietly answer too much. */
-function filterIn(queries: Readonly<Record<string, readonly string[]>>): RunFilter {
-  if (Object.values(queries).some(({ length }) => length > 1)) throw badQuery('Give each filter once.');
-  const given = Object.fromEntries(Object.entries(queries).map(([key, values]) => [key, values[0]]));
+const filters = Object.keys(filterShape.entries);
+
+function filterIn(given: Readonly<Record<string, string>>): RunFilter {
   const parsed = v.safeParse(filterShape, given);
-  if (parsed.success) return parsed.output;
-  const [{ path, message }] = parsed.issues;
-  const key = String(path?.[0]?.key);
-  throw badQuery(key in filterShape.entries ? `${key}; allowed: ${message}.` : 'A filter that is none here.');
+  if (!parsed.success) {
+    const [{ path, message }] = parsed.issues;
+    const name = String(path?.[0]?.key);
+    throw badQuery(filters, `${name}; allowed: ${message}.`, name);
+  }
+  const { slot, ...others } = parsed.output;
+  return slot === undefined ? others : { ...others, slot: slotIn(slot) };
 }
 
-function badQuery(detail: string): Problem {
-  return new Problem(400, 'bad_query', detail, { extensions: { known: Object.keys(filterShape.entries) } });
-}
-
-function accepted(c: Context, { job, slot }: { readonly job: string; readonly slot: string }): Response {
-  const runs = runsAt(job, slot);
-  return c.json({ job, slot, runs }, 202, { location: runs, 'retry-after': '1' });
+/** However a time is written: a slot has its one name. In a query a bare `+` means a space, and none belongs in a time. */
+function slotIn(given: string): string {
+  const at = slotTime(given.replace(/^(\d{4}-\d\d-\d\dT[\d:.]+) (?=\d\d:\d\d$)/, '$1+'));
+  return at ? slotName(at) : given;
 }

@@ -15,6 +15,8 @@ export interface PageView {
   readonly now: Date;
   /** Of this deployment, for the command that starts a first run. */
   readonly origin: string;
+  /** What lies before the page's own path, where that is not the root: its links are relative. */
+  readonly base: string;
   /** Service and stage, where several share a database. */
   readonly deployment?: string | undefined;
 }
@@ -32,7 +34,7 @@ const looks: Readonly<Record<Status, { readonly sign: string; readonly meaning: 
 };
 
 export function page(view: PageView) {
-  const { jobs, latest, now, deployment } = view;
+  const { jobs, latest, now, base, deployment } = view;
   return html`<!doctype html>
     <html lang="en">
       <head>
@@ -40,6 +42,7 @@ export function page(view: PageView) {
         <meta name="viewport" content="width=device-width, initial-scale=1" />
         <meta name="color-scheme" content="light dark" />
         <title>Jobs and runs · Cronce</title>
+        ${base === '' ? '' : html`<base href="${base}/" />`}
         <link rel="icon" href="${icon}" />
         ${raw(`<style>${style}</style>`)}
       </head>
@@ -57,7 +60,7 @@ export function page(view: PageView) {
     </html>`;
 }
 
-function firstSteps({ jobs, origin }: PageView) {
+function firstSteps({ jobs, origin, base }: PageView) {
   const [first] = jobs;
   if (!first)
     return html`<section class="hint">
@@ -67,7 +70,7 @@ function firstSteps({ jobs, origin }: PageView) {
   return html`<section class="hint">
     <h2>No run yet</h2>
     <p>A job runs when its schedule says so. To start one now:</p>
-    <pre><code>curl -X POST -H "Authorization: Bearer $TOKEN" ${origin}/jobs/${first.name}/runs</code></pre>
+    <pre><code>curl -X POST -H "Authorization: Bearer $TOKEN" ${origin}${base}/jobs/${first.name}/runs</code></pre>
     <p>with a token of the scope <code>run</code>, then reload this page.</p>
   </section>`;
 }
@@ -147,7 +150,7 @@ function runRow(run: RunRecord) {
     <td role="cell" class="when"><a href="runs/${run.id}">${time(run.receivedAt)}</a></td>
     <td role="cell" class="name">${run.job}</td>
     <td role="cell" class="slot">
-      ${run.slot}${run.slotGuessed ? html` <span class="quiet">(guessed)</span>` : ''}
+      ${run.slot}${run.slotGuessed ? html` <span class="quiet">(guessed)</span>` : ''}${askedFor(run)}
     </td>
     <td role="cell" class="outcome">
       <span class="sign ${run.status}" aria-hidden="true">${looks[run.status].sign}</span>
@@ -159,6 +162,12 @@ function runRow(run: RunRecord) {
     </td>
     <td role="cell" class="took">${tookOf(run)}</td>
   </tr>`;
+}
+
+function askedFor({ requestedBy, requestReason }: RunRecord) {
+  return requestReason === null
+    ? ''
+    : html` <span class="quiet">${requestedBy ?? 'someone'}: ${short(requestReason)}</span>`;
 }
 
 function legend() {
@@ -342,11 +351,12 @@ footer h2 { margin: 1rem 0 0.5rem; font-size: 0.88rem; }
 `;
 
 /** For the page alone: its one style sheet, named by its digest, and its icon. */
-export const pagePolicy = [
-  "default-src 'none'",
-  `style-src 'sha256-${createHash('sha256').update(style).digest('base64')}'`,
-  'img-src data:',
-  "base-uri 'none'",
-  "form-action 'none'",
-  "frame-ancestors 'none'",
-].join('; ');
+export const pagePolicy = (base: string) =>
+  [
+    "default-src 'none'",
+    `style-src 'sha256-${createHash('sha256').update(style).digest('base64')}'`,
+    'img-src data:',
+    base === '' ? "base-uri 'none'" : "base-uri 'self'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ].join('; ');
