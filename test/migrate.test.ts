@@ -32,6 +32,7 @@ it('goes forward on a database that holds data, and locks out code that knows of
   expect(await migrate(db.url, { deployment: 'shop-prod' })).toEqual([
     '0002_accounts',
     '0003_lock_delay',
+    '0005_outbox',
     'functions',
   ]);
   expect(
