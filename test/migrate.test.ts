@@ -33,6 +33,7 @@ it('goes forward on a database that holds data, and locks out code that knows of
     '0002_accounts',
     '0003_lock_delay',
     '0004_owed',
+    '0005_outbox',
     '0006_idempotency',
     'functions',
   ]);
