@@ -224,7 +224,7 @@ describe('a delivery that is turned away', () => {
   it('a claim says whether its job owes', async () => {
     const s = stage(db);
     const owes = async (slot: string) =>
-      (await s.ask<Row>('claim($1)', s.claim({ run: { slot }, lock: { keys: [String(slot.length)], guard: '5' } })))['owes']; // prettier-ignore
+      (await s.ask('claim($1)', s.claim({ run: { slot }, lock: { keys: [String(slot.length)], guard: '5' } })))['owes']; // prettier-ignore
     expect(await owes('a')).toBe(false);
     await db.query(`UPDATE cronce.job SET owes = true WHERE name = $1`, [s.job]);
     expect(await owes('ab')).toBe(true);

@@ -77,7 +77,10 @@ function planOf(args: readonly string[]): Plan & { readonly json: boolean } {
 
 /** A new backend for each of some 50,000 sessions is most of the time that a quarter takes. Null without PgBouncer. */
 async function pooled(db: TestDatabase, folder: string) {
-  if (!(await hasPgbouncer())) return null;
+  if (!(await hasPgbouncer())) {
+    console.error('PgBouncer is not installed (apt-get install pgbouncer): this takes several times as long');
+    return null;
+  }
   const way = await pgbouncerWay(db.url, folder, 30);
   return { url: way.url, close: async () => way.close() };
 }

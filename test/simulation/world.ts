@@ -290,7 +290,10 @@ export class World {
       deployment: service.deployment,
       leaseMs: 2 * second,
       clock: () => new Date(this.#now),
-      deliver: async (request) => Promise.resolve(this.#start(service, request, depth + 1)),
+      deliver: async (request) => {
+        this.#start(service, request, depth + 1);
+        return Promise.resolve();
+      },
     });
   }
 

@@ -42,7 +42,10 @@ export class VirtualWorld {
       deployment: this.#deployment,
       clock: () => this.now,
       logger: this.logger,
-      deliver: async (request) => Promise.resolve(this.#take(request, depth + 1)),
+      deliver: async (request) => {
+        this.#take(request, depth + 1);
+        return Promise.resolve();
+      },
     });
   }
 
@@ -88,7 +91,10 @@ export class VirtualWorld {
     const job = sweepJob({
       registry: defineJobs(this.jobs),
       deployment: this.#deployment,
-      deliver: async (request) => Promise.resolve(this.#take(request, 2)),
+      deliver: async (request) => {
+        this.#take(request, 2);
+        return Promise.resolve();
+      },
       openSession: async () => Session.open(targetOf(this.#url)),
       sinks: [],
       timeoutMs: 1_000,
