@@ -47,6 +47,8 @@ describe('what a job owes', () => {
     ['final', [owed({ final: true })], null],
     ['a skip like any other', [turnedAway({ final: null })], null],
     ['not waited for long enough: Lambda may deliver it again', [owed(ago(9))], null],
+    ['nor one that timed out', [owed({ status: 'timed_out', ...ago(9) })], null],
+    ['nor one that failed', [owed({ status: 'failed', ...ago(9) })], null],
     ['past the retention', [owed(ago(61))], null],
     ['tried again since, and well', [owed(), { status: 'succeeded', final: true }], null],
     ['tried before, and well, though recorded later', [{ status: 'succeeded', final: true }, missed()], null],

@@ -113,6 +113,25 @@ describe('missed slots', () => {
     expect(await slots('missed')).toEqual(['11-29 17:15']);
   });
 
+  it('are none of a schedule that is disabled, beside one that is not', async () => {
+    const schedule = ['cron(0 * * * ? *)', { at: 'cron(30 * * * ? *)', enabled: false }];
+    const world = new World('2026-11-29T10:40:00Z', job({ schedule, catchUp: 'all' }));
+    await world.sweep();
+    expect(await world.pass(2 * hour).sweep()).toMatchObject({ missed: 2 });
+    expect(await slots('missed')).toEqual(['11-29 11:00', '11-29 12:00']);
+  });
+
+  it('are such only once their flexible window is over', async () => {
+    const schedule = { at: 'cron(0 * * * ? *)', flexibleMinutes: 30 };
+    const world = new World('2026-11-29T10:40:00Z', job({ schedule, catchUp: 'all' }));
+    await world.sweep();
+    expect(await world.pass(54 * minute).sweep()).toMatchObject({ missed: 0, caughtUp: 0 }); // 11:34
+    await world.deliver(world.jobs[0] as Job, '2026-11-29T11:00:00Z');
+    expect(await world.pass(hour).sweep()).toMatchObject({ missed: 0, caughtUp: 0 }); // 12:34
+    expect(await world.pass(2 * minute).sweep()).toMatchObject({ missed: 1, caughtUp: 1 });
+    expect(await slots('missed')).toEqual(['11-29 12:00']);
+  });
+
   it('keep to a schedule’s start and end', async () => {
     const bounded = { at: 'cron(0 * * * ? *)', start: '2026-11-29T12:00:00Z', end: '2026-11-29T14:00:00Z' };
     const world = new World('2026-11-29T10:00:00Z', job({ schedule: bounded }));

@@ -376,7 +376,12 @@ describe('E4, E7, G3: a run request', () => {
       slotGuessed: false,
     });
     expect(request({ slot: noon })).toMatchObject({ slot: noon, byHand: true, offSchedule: false });
-    expect(request({ slot: noon, trigger: 'sweep' })).toMatchObject({ trigger: 'sweep', byHand: false });
+    expect(request({ slot: noon, trigger: 'sweep' })).toMatchObject({
+      trigger: 'sweep',
+      byHand: false,
+      chain: 0,
+    });
+    expect(request({ slot: noon, trigger: 'sweep', chain: 3 })).toMatchObject({ chain: 3 });
   });
 
   it('says when it was asked for, the same on each delivery; without that it is a guess', () => {
@@ -453,6 +458,9 @@ describe('E4, E7, G3: a run request', () => {
       /^a run request has no "requestedby"; allowed: job, trigger, slot, scheduledFor, requestedBy, reason, params, chain$/,
     ],
     [{ force: true }, /has no "force"/],
+    [{ chain: -1 }, /^the chain of a run request is no whole number from 0 on/],
+    [{ chain: 1.5 }, /^the chain/],
+    [{ chain: '1' }, /^the chain/],
     [JSON.parse('{"__proto__": 1}'), /has no "__proto__"/],
   ])('is refused: %j', (fields, message) => {
     expect(refused(fields as object)).toMatch(message);

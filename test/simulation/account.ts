@@ -19,7 +19,9 @@ export interface JobLine {
   readonly job: string;
   readonly due: number;
   readonly caughtUp: number;
-  /** Turned away by a run that caught up or made up for another slot, and never run. */
+  /** Turned away by a run that caught up or made up for another slot. */
+  readonly turnedAway: number;
+  /** Of these, what never ran. */
   readonly givenUp: number;
   readonly by: Readonly<Record<Account, number>>;
 }
@@ -76,15 +78,16 @@ async function recorded(db: TestDatabase): Promise<Map<string, Slot>> {
 
 function lineOf(job: string, due: readonly Due[], slots: ReadonlyMap<string, Slot>): JobLine {
   const by = Object.fromEntries(accounts.map((account) => [account, 0])) as Record<Account, number>;
-  let [caughtUp, givenUp] = [0, 0];
+  let [caughtUp, turnedAway, givenUp] = [0, 0, 0];
   for (const { slot } of due) {
     const found = slots.get(`${job} ${slot}`);
     const account = accountOf(found);
     by[account] += 1;
     if (found?.caughtUp) caughtUp += 1;
+    if (found?.turnedAway) turnedAway += 1;
     if (found?.turnedAway && !cameToAnEnd.includes(account)) givenUp += 1;
   }
-  return { job, due: due.length, caughtUp, givenUp, by };
+  return { job, due: due.length, caughtUp, turnedAway, givenUp, by };
 }
 
 const cameToAnEnd: readonly Account[] = ['succeeded', 'failed', 'lost', 'too_late', 'on_hold'];

@@ -35,9 +35,9 @@ function catchUpLimits(): Map<string, number> {
 }
 
 export function tableOf({ lines }: Books): string {
-  const head = ['job', 'due', ...accounts, 'caught up', 'given up for a catch-up'];
-  const rows = lines.map(({ job, due, by, caughtUp, givenUp }) =>
-    [job, due, ...accounts.map((account) => by[account]), caughtUp, givenUp].map(String),
+  const head = ['job', 'due', ...accounts, 'caught up', 'turned away for it', 'given up for a catch-up'];
+  const rows = lines.map(({ job, due, by, caughtUp, turnedAway, givenUp }) =>
+    [job, due, ...accounts.map((account) => by[account]), caughtUp, turnedAway, givenUp].map(String),
   );
   const widths = head.map((title, column) =>
     Math.max(title.length, ...rows.map((row) => row[column]?.length ?? 0)),
@@ -79,8 +79,11 @@ function planOf(args: readonly string[]): Plan & { readonly json: boolean } {
 }
 
 /** A new backend for each of some 50,000 sessions is most of the time that a quarter takes. Null without PgBouncer. */
-async function pooled(db: TestDatabase, folder: string) {
-  if (!(await hasPgbouncer())) return null;
+export async function pooled(db: TestDatabase, folder: string) {
+  if (!(await hasPgbouncer())) {
+    console.error('PgBouncer is not installed (apt-get install pgbouncer): this takes several times as long');
+    return null;
+  }
   const way = await pgbouncerWay(db.url, folder, 30);
   return { url: way.url, close: async () => way.close() };
 }
