@@ -290,7 +290,7 @@ const breaks: readonly Break[] = [
   {
     promise: 'another job’s pause counts',
     file: 'infra/sql/account.sql',
-    edits: [[" AND z.job = p ->> 'job'", '']],
+    edits: [[' AND z.job = own_job', '']],
     red: ['sql-accounts', 'another job paused'],
   },
   {
@@ -304,6 +304,38 @@ const breaks: readonly Break[] = [
     file: 'src/publish.ts',
     edits: [['const batch = 10;', 'const batch = 100;']],
     red: ['publish', 'of a backlog of eleven'],
+  },
+  {
+    promise: 'a chain of invocations without end',
+    file: 'src/owed.ts',
+    edits: [['export const longestChain = 10;', 'export const longestChain = 100;']],
+    red: ['owed', 'is asked for by a chain no longer'],
+  },
+  {
+    promise: 'owed slots are asked for all at once',
+    file: 'infra/sql/next_owed.sql',
+    edits: [['IF busy THEN', 'IF false THEN']],
+    red: ['owed', 'by several runs that end at once'],
+  },
+  {
+    promise: 'a slot is given up for a catch-up',
+    file: 'infra/sql/claim.sql',
+    edits: [['owed := reason IS NULL AND catching_up IS NOT NULL;', 'owed := false;']],
+    red: ['owed', 'that a catch-up turned away is owed'],
+  },
+  {
+    promise: 'a slot whose success may be pruned runs again',
+    file: 'infra/sql/refusal.sql',
+    edits: [
+      ["(policy ->> 'retentionMs')::numeric / 1000) < at", "(policy ->> 'retentionMs')::numeric) < at"],
+    ],
+    red: ['sweep', 'a slot that is older than the retention'],
+  },
+  {
+    promise: 'the last success of a job is pruned',
+    file: 'infra/sql/expired.sql',
+    edits: [['(r.status NOT IN', '(true OR r.status NOT IN']],
+    red: ['sweep', 'deletes old runs, but of each job neither'],
   },
 ];
 
