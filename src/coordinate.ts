@@ -287,7 +287,8 @@ class Path {
       return await recordOutcome(result, {
         run,
         session,
-        openSession: async () => patiently(openSession, this.#timeLeftMs() - messageMs),
+        openSession: async () =>
+          patiently(openSession, Math.min(recordingMs, this.#timeLeftMs() - messageMs)),
         workLeftMs: () => endsAt - performance.now(),
         timeLeftMs: () => this.#timeLeftMs(),
         now: this.#now().now,
