@@ -670,6 +670,7 @@ DECLARE
   own_job  text := p ->> 'job';
   policy   text := coalesce(p ->> 'catchUp', 'skip');
   whole    boolean := coalesce((p ->> 'whole')::boolean, true);
+  uncertain uuid[] := ARRAY(SELECT (s ->> 'id')::uuid FROM jsonb_array_elements(p -> 'slots') s WHERE NOT (s ->> 'certain')::boolean);
   first_due timestamptz;
   came     timestamptz[]; -- the bounds of outages
 BEGIN
@@ -692,8 +693,8 @@ BEGIN
       GROUP BY 1),
     eligible AS (
       SELECT r.id, r.scheduled_for, width_bucket(r.scheduled_for, came) AS outage
-      FROM cronce.run r JOIN jsonb_to_recordset(p -> 'slots') g (id uuid, certain boolean) ON g.id = r.id
-      WHERE r.id = ANY (made) AND r.status = 'missed' AND coalesce(g.certain, true)
+      FROM cronce.run r
+      WHERE r.id = ANY (made) AND r.status = 'missed' AND r.id <> ALL (uncertain)
         AND r.scheduled_for >= coalesce((p ->> 'earliest')::timestamptz, '-infinity')),
     ranked AS (
       SELECT e.id, e.scheduled_for, g.last, coalesce(g.n, 0) AS before, coalesce(g.asked, false) AS asked,

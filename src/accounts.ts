@@ -29,8 +29,8 @@ export interface Ledger {
   records(call: string, values: readonly unknown[]): Promise<RunRecord[]>;
 }
 
-/** So many due times of a schedule a page: three days of one that is due each minute. */
-const dueAtMost = 5_000;
+/** So many due times of a schedule a page, which is a transaction: seconds on a slow server. */
+const dueAtMost = 1_000;
 
 /** How much of what is in order each pass may look at again, rather than write down that it was. */
 const recheckedMs = 6 * 3_600_000;
@@ -67,6 +67,12 @@ interface Slot {
   readonly certain: boolean;
 }
 
+interface Page {
+  readonly records: readonly RunRecord[];
+  /** It was the last: nothing more of the job is to be accounted for. */
+  readonly whole: boolean;
+}
+
 export class Accounts {
   readonly #options: AccountOptions;
   readonly #ledger: Ledger;
@@ -96,7 +102,7 @@ export class Accounts {
   }
 
   /** One page of a job: missed slots are recorded, and owed where its policy wants them, in one transaction. */
-  async settle(name: string, known: readonly Known[]): Promise<RunRecord[]> {
+  async settle(name: string, known: readonly Known[]): Promise<Page> {
     const job = this.#options.registry.get(name);
     const accounts = cutAtOnce(await this.#accountsOf(job, known));
     const missed = await this.#missed(name, job, accounts);
@@ -109,7 +115,7 @@ export class Accounts {
     for (const account of accounts)
       if (account.known.gone && account.whole && this.#isOver(account.known))
         await this.#forget(account.known);
-    return records;
+    return { records, whole };
   }
 
   #deployed(): { job: Job; schedule: JobSchedule }[] {
@@ -149,7 +155,7 @@ export class Accounts {
     };
   }
 
-  /** The due times that are not accounted for yet and old enough; of a long outage the oldest, the rest next time. */
+  /** The due times that are not accounted for yet and old enough; of a long outage the oldest, the rest on the next page. */
   #dueSlots(
     known: Known,
     schedule: JobSchedule,

@@ -211,8 +211,24 @@ class Sweep {
         records: async (call, values) => this.#records(call, values),
       },
     );
-    for (const [job, known] of await accounts.open())
-      await this.#attempt(async () => this.#count(await accounts.settle(job, known)));
+    await this.#accountByPages(accounts);
+  }
+
+  /** A page of each job, then one more of those that have more, for as long as it is this step's turn. */
+  async #accountByPages(accounts: Accounts): Promise<void> {
+    let done = new Set<string>();
+    for (let more = true; more && !this.#isOver;) {
+      const before = done;
+      const open = (await accounts.open()).filter(([job]) => !before.has(job));
+      done = new Set([...before, ...open.map(([job]) => job)]); // also where an error keeps it from going on
+      for (const [job, known] of open)
+        await this.#attempt(async () => {
+          const { records, whole } = await accounts.settle(job, known);
+          this.#count(records);
+          if (!whole) done.delete(job);
+        });
+      more = open.some(([job]) => !done.has(job));
+    }
   }
 
   #count(records: readonly RunRecord[]): void {

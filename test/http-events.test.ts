@@ -375,7 +375,7 @@ describe('what is no HTTP request', () => {
   });
 
   test('base64 that is none, or half a letter, is the client’s fault', async () => {
-    const headers = { 'content-type': 'application/json' };
+    const headers = { authorization, 'content-type': 'application/json' };
     for (const [body, base64] of [
       ['!!!!', true],
       ['\ud800', false],

@@ -307,17 +307,16 @@ describe.concurrent('a statement of fenced that outlives its run', () => {
   });
 
   it('of another role, whose session nobody here may end: the delivery gives way, on record and owed', async () => {
-    const urls = await Promise.all(
-      ['one', 'other'].map(async (which) => {
-        const role = `fence_${which}_${process.pid}`;
-        await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'x'; GRANT CONNECT ON DATABASE ${db.name} TO ${role};
-          GRANT USAGE ON SCHEMA cronce TO ${role};
-          GRANT ALL ON ALL TABLES IN SCHEMA cronce TO ${role}`);
-        const url = new URL(db.url);
-        [url.username, url.password] = [role, 'x'];
-        return { role, url: url.href };
-      }),
-    );
+    const urls: { readonly role: string; readonly url: string }[] = [];
+    for (const which of ['one', 'other']) {
+      const role = `fence_${which}_${process.pid}`;
+      // One after the other: two GRANTs at once change the same row of the catalogue.
+      await db.query(`CREATE ROLE ${role} LOGIN PASSWORD 'x'; GRANT CONNECT ON DATABASE ${db.name} TO ${role};
+        GRANT USAGE ON SCHEMA cronce TO ${role};
+        GRANT ALL ON ALL TABLES IN SCHEMA cronce TO ${role}`);
+      const url = Object.assign(new URL(db.url), { username: role, password: 'x' });
+      urls.push({ role, url: url.href });
+    }
     const [holder, successor] = urls;
     let begun = false;
     const task = job(
