@@ -68,7 +68,8 @@ it('brings no AWS SDK, and loads no driver before it is needed', () => {
 
 /** What a process of its own prints that runs a text, as a module, in a copy of the bundle. */
 async function inACopy(text: string, env: NodeJS.ProcessEnv, without = /^$/): Promise<string> {
-  const { path, remove } = await scratchFolder();
+  const folder = await scratchFolder();
+  const { path } = folder;
   try {
     await cp(buildFolder, path, { recursive: true, filter: (file) => !without.test(basename(file)) });
     await symlink(join(buildFolder, '../node_modules'), join(path, 'node_modules')); // what is not bundled
@@ -79,7 +80,7 @@ async function inACopy(text: string, env: NodeJS.ProcessEnv, without = /^$/): Pr
     });
     return stdout + stderr;
   } finally {
-    await remove();
+    await folder.remove();
   }
 }
 
