@@ -95,14 +95,14 @@ function accept(client: Socket, { target, ms }: Span): void {
     if (chunk === 'end') client.end();
     else client.write(chunk);
   });
-  client.on('data', (chunk: Buffer) => (count.spoke(), up.push(chunk))).on('end', () => up.push('end'));
+  client.on('data', (chunk: Buffer) => {
+    count.spoke();
+    up.push(chunk);
+  });
+  client.on('end', () => up.push('end'));
   server.on('data', (chunk: Buffer) => down.push(chunk)).on('end', () => down.push('end'));
-  for (const [one, other] of [
-    [client, server],
-    [server, client],
-  ] as const)
-    // prettier-ignore
-    one.on('error', () => other.destroy());
+  client.on('error', () => server.destroy());
+  server.on('error', () => client.destroy());
 }
 
 async function serve(span: Span): Promise<void> {

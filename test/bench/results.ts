@@ -1,0 +1,70 @@
+/** What is kept of measurements: docs/bench/results.json, and the tables and the plot that are drawn from it. */
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { cpus, loadavg, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Cold } from './cold.ts';
+import type { Flights } from './flights.ts';
+import type { Comparison } from './invocation.ts';
+import { plot } from './plot.ts';
+import { figuresOf, tablesOf } from './tables.ts';
+
+export interface Under {
+  readonly date: string;
+  readonly pairs: number;
+  readonly cores: number;
+  readonly memoryGb: number;
+  /** Of the machine, when it began: more than its cores means that others worked too. */
+  readonly load: number;
+  readonly versions: Readonly<Record<'node' | 'postgres' | 'pg' | '@neondatabase/serverless', string>>;
+}
+
+/** Each part is measured by itself, and keeps the circumstances of its own. */
+export interface Results {
+  flights?: { readonly under: Under; readonly found: readonly Flights[] };
+  invocation?: { readonly under: Under; readonly found: readonly Comparison[] };
+  cold?: { readonly under: Under; readonly found: Cold };
+}
+
+const docs = fileURLToPath(new URL('../../docs/', import.meta.url));
+const folder = join(docs, 'bench');
+
+export function circumstances(postgres: string, pairs: number): Under {
+  // They are exact there.
+  const { dependencies } = createRequire(import.meta.url)('../../package.json') as {
+    dependencies: Record<string, string>;
+  };
+  const versionOf = (name: string) => dependencies[name] ?? '';
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    pairs,
+    cores: cpus().length,
+    memoryGb: Math.round(totalmem() / 2 ** 30),
+    load: Number((loadavg()[0] ?? NaN).toFixed(1)),
+    versions: {
+      node: process.versions.node,
+      postgres,
+      pg: versionOf('pg'),
+      '@neondatabase/serverless': versionOf('@neondatabase/serverless'),
+    },
+  };
+}
+
+export async function keep(found: Results): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const file = join(folder, 'results.json');
+  const before = await readFile(file, 'utf8').catch(() => '{}');
+  const all: Results = { ...(JSON.parse(before) as Results), ...found };
+  await writeFile(file, `${JSON.stringify(all, null, 1)}\n`);
+  await writeFile(join(folder, 'results.md'), tablesOf(all));
+  if (all.invocation) await writeFile(join(folder, 'invocation.svg'), plot(all.invocation.found));
+  await fillIn(join(docs, 'bench.md'), figuresOf(all));
+}
+
+/** The page's own words stay; between its two marks are today's figures. */
+async function fillIn(page: string, figures: string): Promise<void> {
+  const text = await readFile(page, 'utf8');
+  const filled = text.replace(/(<!-- figures -->\n).*(<!-- end of figures -->)/s, (_, from: string, to: string) => from + figures + to); // prettier-ignore
+  await writeFile(page, filled);
+}
