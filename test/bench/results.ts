@@ -8,7 +8,7 @@ import type { Cold } from './cold.ts';
 import type { Flights } from './flights.ts';
 import type { Comparison } from './invocation.ts';
 import { plot } from './plot.ts';
-import { figuresOf, tablesOf } from './tables.ts';
+import { changesOf, figuresOf, tablesOf } from './tables.ts';
 
 export interface Under {
   readonly date: string;
@@ -59,12 +59,13 @@ export async function keep(found: Results): Promise<void> {
   await writeFile(file, `${JSON.stringify(all, null, 1)}\n`);
   await writeFile(join(folder, 'results.md'), tablesOf(all));
   if (all.invocation) await writeFile(join(folder, 'invocation.svg'), plot(all.invocation.found));
-  await fillIn(join(docs, 'bench.md'), figuresOf(all));
+  const page = join(docs, 'bench.md');
+  const text = fill(await readFile(page, 'utf8'), 'figures', figuresOf(all));
+  await writeFile(page, fill(text, 'before and after', changesOf(all)));
 }
 
-/** The page's own words stay; between its two marks are today's figures. */
-async function fillIn(page: string, figures: string): Promise<void> {
-  const text = await readFile(page, 'utf8');
-  const filled = text.replace(/(<!-- figures -->\n).*(<!-- end of figures -->)/s, (_, from: string, to: string) => from + figures + to); // prettier-ignore
-  await writeFile(page, filled);
+/** A page's own words stay; between two marks are today's figures. */
+function fill(text: string, name: string, figures: string): string {
+  const marked = new RegExp(`(<!-- ${name} -->\n).*(<!-- end of ${name} -->)`, 's');
+  return text.replace(marked, (_, from: string, to: string) => from + figures + to);
 }

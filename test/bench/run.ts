@@ -37,16 +37,16 @@ function wanted(args: readonly string[]): Wanted {
   return { names: named.length > 0 ? named : parts, pairs: Number(pairs), old, dry, redraw };
 }
 
-async function measure(stand: Stand, { names, pairs, old }: Wanted): Promise<Results> {
-  const results: Results = {};
-  for (const name of names) {
-    const at = circumstances(stand.version, pairs);
-    console.log(`${name} …`);
-    if (name === 'flights') results.flights = { under: at, found: await flights(stand) };
-    if (name === 'invocation') results.invocation = { under: at, found: await invocation(stand, pairs) };
-    if (name === 'cold') results.cold = { under: at, found: await cold(stand, pairs, old) };
+async function measure(stand: Stand, name: Part, { pairs, old }: Wanted): Promise<Results> {
+  const under = circumstances(stand.version, pairs);
+  switch (name) {
+    case 'flights':
+      return { flights: { under, found: await flights(stand) } };
+    case 'invocation':
+      return { invocation: { under, found: await invocation(stand, pairs) } };
+    case 'cold':
+      return { cold: { under, found: await cold(stand, pairs, old) } };
   }
-  return results;
 }
 
 async function main(): Promise<void> {
@@ -54,9 +54,11 @@ async function main(): Promise<void> {
   if (asked.redraw) return keep({});
   const stand = await startStand();
   try {
-    const results = await measure(stand, asked);
-    print(results);
-    if (!asked.dry) await keep(results);
+    for (const name of asked.names) {
+      const results = await measure(stand, name, asked);
+      print(results);
+      if (!asked.dry) await keep(results);
+    }
   } finally {
     await stand.stop();
   }

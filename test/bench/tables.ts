@@ -55,6 +55,12 @@ function coldTables({ node, bytes, lines, oldToNew }: NonNullable<Results['cold'
   return sizes + table(['', 'ratio'], rows(lines)) + changed;
 }
 
+/** An earlier build beside this one. */
+export function changesOf({ cold }: Results): string {
+  const rows = cold?.found.oldToNew?.map(({ what, ratio }) => [what, shown(ratio)]);
+  return cold && rows ? `\n${words(cold.under)}${table(['', 'ratio'], rows)}\n` : '';
+}
+
 // --- the table of aims --------------------------------------------------------------------------
 
 interface Aim {
