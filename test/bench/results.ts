@@ -4,28 +4,9 @@ import { createRequire } from 'node:module';
 import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Cold } from './cold.ts';
-import type { Flights } from './flights.ts';
-import type { Comparison } from './invocation.ts';
+import type { Results, Under } from './kept.ts';
 import { plot } from './plot.ts';
 import { changesOf, figuresOf, tablesOf } from './tables.ts';
-
-export interface Under {
-  readonly date: string;
-  readonly pairs: number;
-  readonly cores: number;
-  readonly memoryGb: number;
-  /** Of the machine, when it began: more than its cores means that others worked too. */
-  readonly load: number;
-  readonly versions: Readonly<Record<'node' | 'postgres' | 'pg' | '@neondatabase/serverless', string>>;
-}
-
-/** Each part is measured by itself, and keeps the circumstances of its own. */
-export interface Results {
-  flights?: { readonly under: Under; readonly found: readonly Flights[] };
-  invocation?: { readonly under: Under; readonly found: readonly Comparison[] };
-  cold?: { readonly under: Under; readonly found: Cold };
-}
 
 const docs = fileURLToPath(new URL('../../docs/', import.meta.url));
 const folder = join(docs, 'bench');

@@ -3,7 +3,8 @@ import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
 import { invocation } from './invocation.ts';
-import { circumstances, keep, type Results } from './results.ts';
+import type { Results } from './kept.ts';
+import { circumstances, keep } from './results.ts';
 import { startStand, type Stand } from './stand.ts';
 
 const parts = ['flights', 'invocation', 'cold'] as const;

@@ -2,7 +2,7 @@
 import type { ColdLine } from './cold.ts';
 import type { Comparison } from './invocation.ts';
 import type { Spread } from './pairs.ts';
-import type { Results, Under } from './results.ts';
+import type { Results, Under } from './kept.ts';
 
 type Row = readonly string[];
 
