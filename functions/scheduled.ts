@@ -2,10 +2,12 @@ import type { Context } from 'aws-lambda';
 import { invoker } from '../src/invoke.ts';
 import { registry } from '../src/jobs/index.ts';
 import { readSettings } from '../src/settings.ts';
-import { coordinatorOf, invoke, type Answer } from './shared/invocation.ts';
+import { coordinatorOf, getReady, invoke, type Answer } from './shared/invocation.ts';
 import { reported } from './shared/reported.ts';
 
 export type { Answer };
+
+getReady(registry);
 
 /** One function a job, all of this bundle. Where its job owes slots, it invokes itself for the next. */
 export const handler = reported(async (event: unknown, context: Context): Promise<Answer> => {

@@ -4,12 +4,14 @@ import { patiently } from '../src/postgres/patience.ts';
 import { Session } from '../src/postgres/session.ts';
 import { readSettings } from '../src/settings.ts';
 import { sweepJob, sweepName } from '../src/sweep.ts';
-import { coordinatorOf, invoke, type Answer } from './shared/invocation.ts';
+import { coordinatorOf, getReady, invoke, type Answer } from './shared/invocation.ts';
 import { jobsOf } from './shared/jobs.ts';
 import { reported } from './shared/reported.ts';
 
 /** How long a full or starting server is asked again, ms. */
 const patienceMs = 10_000;
+
+getReady(new Map());
 
 /** The sweep, a job like any other, but that it knows all the others. */
 export const handler = reported(async (event: unknown, context: Context): Promise<Answer> => {

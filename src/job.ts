@@ -1,6 +1,6 @@
 import { instantOf } from './instant.ts';
 import { checkLocks, isLockName, lockCure, lockWords, type LockChoice } from './lock-name.ts';
-import { nextAfter } from './occurrences.ts';
+import { fallsDue } from './occurrences.ts';
 import { flag, JobError, oneOf, readOptions, Refusal, refusal, show, whole } from './options.ts';
 import type { Option, Options, Place } from './options.ts';
 import type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
@@ -391,8 +391,8 @@ function demandDue(schedule: JobSchedule, place: Place): void {
 export function isDueAfter({ schedule, timeZone, start, end }: JobSchedule, after: Date): boolean {
   // An occurrence right at the start is one.
   const from = start !== null && start > after ? new Date(start.getTime() - 1) : after;
-  const next = schedule.kind === 'rate' ? from : nextAfter(schedule, from, timeZone);
-  return next !== undefined && (end === null || next <= end);
+  if (schedule.kind === 'cron') return fallsDue(schedule, from, end, timeZone);
+  return end === null || from <= end;
 }
 
 /** What AWS would refuse in a schedule; that error names the part itself. */

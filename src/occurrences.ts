@@ -85,6 +85,27 @@ export function* occurrencesBetween(
   for (let at = next(after); at !== undefined && at <= until; at = next(at)) yield at;
 }
 
+/**
+ * Whether anything falls due after an instant, until another or for ever. Most schedules answer without a clock of their
+ * zone, which takes long to make: every function asks this of its jobs when it is loaded. Errors as for {@link nextAfter}.
+ */
+export function fallsDue(schedule: CronSchedule, after: Date, until: Date | null, timeZone: string): boolean {
+  if (isDueInAnyZone(schedule, after, until)) return true;
+  const next = nextAfter(schedule, after, timeZone);
+  return next !== undefined && (until === null || next <= until);
+}
+
+/**
+ * Two days of its own within a month, as clocks skip one day at most (Samoa, 2011) and never went forward twice in a month;
+ * both are two days away from the ends, farther than any clock is off UTC.
+ */
+function isDueInAnyZone(schedule: CronSchedule, after: Date, until: Date | null): boolean {
+  const last = until === null ? Infinity : until.getTime() - 2 * dayMs;
+  const days = daysNamed(schedule, startOfDay(after.getTime()) + 2 * dayMs, last);
+  const [one, other] = [days.next().value, days.next().value];
+  return one !== undefined && other !== undefined && other <= last && other - one <= 31 * dayMs;
+}
+
 /** The last point of the rate's grid at or before an instant, in epoch milliseconds. */
 function lastOfRate({ everyMs }: RateSchedule, at: Date, anchor: Date): number {
   return anchor.getTime() + Math.floor((at.getTime() - anchor.getTime()) / everyMs) * everyMs;

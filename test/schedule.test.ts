@@ -4,8 +4,9 @@ import fc from 'fast-check';
 import { expect, suite, test } from 'vitest';
 
 import { describe } from '../src/describe.ts';
-import { matches, nextAfter, occurrencesBetween, previousAtOrBefore } from '../src/occurrences.ts';
+import { fallsDue, matches, nextAfter, occurrencesBetween, previousAtOrBefore } from '../src/occurrences.ts';
 import { ScheduleError, checkTimeZone, parseSchedule } from '../src/schedule.ts';
+import { linkedZones } from '../src/zones.ts';
 import { bruteLast, bruteNext } from './support/brute-cron.ts';
 
 /** What a call refuses with; the test fails if it doesn't, or if the error is of another kind. */
@@ -252,6 +253,28 @@ suite('the likely mistakes, and the cure', () => {
       expect(() => checkTimeZone(zone)).not.toThrow();
     },
   );
+});
+
+test('this Node has a clock for every name that the engine itself does not list', () => {
+  for (const timeZone of linkedZones) expect(() => new Intl.DateTimeFormat('en', { timeZone })).not.toThrow();
+});
+
+suite('whether a schedule falls due', () => {
+  test.each([
+    ['30 2 28 3 ? 2027', 'Europe/Berlin', '2027-01-01', null, false],
+    ['30 2 28,29 3 ? 2027', 'Europe/Berlin', '2027-01-01', null, true],
+    ['30 2 ? 3 SUNL *', 'Europe/Berlin', '2027-01-01', null, false],
+    ['0 12 30 12 ? 2011', 'Pacific/Apia', '2011-12-01', null, false],
+    ['0 12 30,31 12 ? 2011', 'Pacific/Apia', '2011-12-01', null, true],
+    ['0 0 * * ? *', 'Pacific/Kiritimati', '2027-01-01T09:59Z', '2027-01-01T10:00Z', true],
+    ['0 0 * * ? *', 'Pacific/Kiritimati', '2027-01-01T10:00Z', '2027-01-02T09:59Z', false],
+    ['0 0 1 1 ? 2199', 'Asia/Tokyo', '2027-01-01', null, true],
+    ['0 0 30 2 ? *', 'Asia/Tokyo', '2027-01-01', null, false],
+  ])('cron(%s) in %s, after %s until %s: %s', (fields, zone, after, until, due) => {
+    const schedule = cron(fields);
+    const last = until === null ? null : at(until);
+    expect(schedule.kind === 'cron' && fallsDue(schedule, at(after), last, zone)).toBe(due);
+  });
 });
 
 suite('clocks that change', () => {
@@ -531,6 +554,18 @@ suite('10,000 random expressions, against a brute-force reading', () => {
       fc.assert(property, { seed, numRuns: 10_000 });
     },
   );
+
+  test('whether it falls due at all is the same without a clock of the zone', { timeout: 240_000 }, () => {
+    const property = fc.property(cronText, nearChange, fc.nat(50), (text, { zone, instant }, days) => {
+      const schedule = cron(text);
+      if (schedule.kind !== 'cron') return;
+      const until = new Date(instant.getTime() + days * 86_400_000);
+      const next = bruteNext(text, zone, instant);
+      expect(fallsDue(schedule, instant, until, zone)).toBe(next !== undefined && next <= until);
+      expect(fallsDue(schedule, instant, null, zone)).toBe(next !== undefined);
+    });
+    fc.assert(property, { seed, numRuns: 2_000 });
+  });
 
   test('each is described without a gap in the sentence', () => {
     const property = fc.property(cronText, (text) => {

@@ -2,8 +2,10 @@ import { Logger } from '@aws-lambda-powertools/logger';
 import type { Context } from 'aws-lambda';
 import { coordinate, refuse, type Coordinator } from '../../src/coordinate.ts';
 import type { Registry } from '../../src/job.ts';
+import { matches } from '../../src/occurrences.ts';
+import { loadDriver } from '../../src/postgres/driver.ts';
 import { deservesRetry, type RunRecord } from '../../src/run.ts';
-import type { Settings } from '../../src/settings.ts';
+import { readSettings, type Settings } from '../../src/settings.ts';
 import { eventBridgeSink } from '../../src/sinks/eventbridge.ts';
 import { deliveryOf, TriggerError, type Delivery } from '../../src/trigger.ts';
 
@@ -14,6 +16,21 @@ class RunWentWrong extends Error {
 
 /** What Lambda shows of an invocation that ended as it should. */
 export type Answer = Pick<RunRecord, 'id' | 'job' | 'slot' | 'status' | 'skipReason' | 'attempt' | 'final'>;
+
+/**
+ * Begins to load what the first invocation would: Lambda gives a small function more CPU before that than in it. Nothing
+ * waits for it, and what is wrong is said by the invocation that comes upon it.
+ */
+export function getReady(registry: Registry): void {
+  const begin = async () => {
+    const { target, ownJob } = readSettings();
+    // Only a job with a zone needs its clock, to tell what falls due.
+    for (const { schedule, timeZone } of registry.get(ownJob ?? '')?.schedules ?? [])
+      matches(schedule, new Date(), timeZone);
+    return loadDriver(target.driver);
+  };
+  begin().catch(() => undefined);
+}
 
 /** A delivery comes in, its outcome goes out. Throws where Lambda should deliver the event again. */
 export async function invoke(

@@ -48,6 +48,11 @@ export async function makeClient(target: Target): Promise<DriverClient> {
   return target.driver === 'neon' ? makeNeonClient(target) : makePgClient(target);
 }
 
+/** Loads what `makeClient` would. */
+export async function loadDriver(driver: DriverName): Promise<unknown> {
+  return driver === 'neon' ? import('@neondatabase/serverless') : import('pg/lib/client');
+}
+
 async function makePgClient(target: Target): Promise<DriverClient> {
   const { default: Client } = await import('pg/lib/client'); // not all of `pg`: no pool of its is ever used
   return new Client({ ...configOf(target), keepAlive: true }) as unknown as DriverClient;

@@ -1,0 +1,21 @@
+/** What docs/bench/results.json holds. */
+import type { Cold } from './cold.ts';
+import type { Flights } from './flights.ts';
+import type { Comparison } from './invocation.ts';
+
+export interface Under {
+  readonly date: string;
+  readonly pairs: number;
+  readonly cores: number;
+  readonly memoryGb: number;
+  /** Of the machine, when it began: more than its cores means that others worked too. */
+  readonly load: number;
+  readonly versions: Readonly<Record<'node' | 'postgres' | 'pg' | '@neondatabase/serverless', string>>;
+}
+
+/** Each part is measured by itself, and keeps the circumstances of its own. */
+export interface Results {
+  flights?: { readonly under: Under; readonly found: readonly Flights[] };
+  invocation?: { readonly under: Under; readonly found: readonly Comparison[] };
+  cold?: { readonly under: Under; readonly found: Cold };
+}

@@ -1,0 +1,52 @@
+/** What is kept of measurements: docs/bench/results.json, and the tables and the plot that are drawn from it. */
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { cpus, loadavg, totalmem } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { Results, Under } from './kept.ts';
+import { plot } from './plot.ts';
+import { changesOf, figuresOf, tablesOf } from './tables.ts';
+
+const docs = fileURLToPath(new URL('../../docs/', import.meta.url));
+const folder = join(docs, 'bench');
+
+export function circumstances(postgres: string, pairs: number): Under {
+  // They are exact there.
+  const { dependencies } = createRequire(import.meta.url)('../../package.json') as {
+    dependencies: Record<string, string>;
+  };
+  const versionOf = (name: string) => dependencies[name] ?? '';
+  return {
+    date: new Date().toISOString().slice(0, 10),
+    pairs,
+    cores: cpus().length,
+    memoryGb: Math.round(totalmem() / 2 ** 30),
+    load: Number((loadavg()[0] ?? NaN).toFixed(1)),
+    versions: {
+      node: process.versions.node,
+      postgres,
+      pg: versionOf('pg'),
+      '@neondatabase/serverless': versionOf('@neondatabase/serverless'),
+    },
+  };
+}
+
+export async function keep(found: Results): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const file = join(folder, 'results.json');
+  const before = await readFile(file, 'utf8').catch(() => '{}');
+  const all: Results = { ...(JSON.parse(before) as Results), ...found };
+  await writeFile(file, `${JSON.stringify(all, null, 1)}\n`);
+  await writeFile(join(folder, 'results.md'), tablesOf(all));
+  if (all.invocation) await writeFile(join(folder, 'invocation.svg'), plot(all.invocation.found));
+  const page = join(docs, 'bench.md');
+  const text = fill(await readFile(page, 'utf8'), 'figures', figuresOf(all));
+  await writeFile(page, fill(text, 'before and after', changesOf(all)));
+}
+
+/** A page's own words stay; between two marks are today's figures. */
+function fill(text: string, name: string, figures: string): string {
+  const marked = new RegExp(`(<!-- ${name} -->\n).*(<!-- end of ${name} -->)`, 's');
+  return text.replace(marked, (_, from: string, to: string) => from + figures + to);
+}

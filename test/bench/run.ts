@@ -1,0 +1,76 @@
+/** `npm run bench [-- flights invocation cold] [--pairs N] [--old FOLDER]`: measures, and writes docs/bench/ anew. */
+import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+import { cold } from './cold.ts';
+import { flights } from './flights.ts';
+import { invocation } from './invocation.ts';
+import type { Results } from './kept.ts';
+import { circumstances, keep } from './results.ts';
+import { startStand, type Stand } from './stand.ts';
+
+const parts = ['flights', 'invocation', 'cold'] as const;
+type Part = (typeof parts)[number];
+
+const command = {
+  name: 'npm run bench',
+  says: `measures ${parts.join(', ')}, or what is named of them, and writes docs/bench/`,
+  flags: {
+    pairs: { value: 'N', says: 'how many interleaved pairs, 4 to 1000 (40)' },
+    old: { value: 'FOLDER', says: 'an earlier .build, beside which cold starts are measured too' },
+    dry: { says: 'writes nothing' },
+    redraw: { says: 'measures nothing: tables and plot anew from what docs/bench/results.json holds' },
+  },
+} as const;
+
+interface Wanted {
+  readonly names: readonly Part[];
+  readonly pairs: number;
+  readonly old: string | undefined;
+  readonly dry: boolean;
+  readonly redraw: boolean;
+}
+
+function wanted(args: readonly string[]): Wanted {
+  const isPart = (arg: string): arg is Part => parts.some((part) => part === arg);
+  const [named, rest] = [args.filter(isPart), args.filter((arg) => !isPart(arg))];
+  const { pairs = '40', old, dry = false, redraw = false } = readFlags(command, rest);
+  if (!/^\d+$/.test(pairs) || Number(pairs) < 4 || Number(pairs) > 1_000)
+    throw new UsageError(`--pairs is ${JSON.stringify(pairs)}; allowed: 4 to 1000`);
+  return { names: named.length > 0 ? named : parts, pairs: Number(pairs), old, dry, redraw };
+}
+
+async function measure(stand: Stand, name: Part, { pairs, old }: Wanted): Promise<Results> {
+  const under = circumstances(stand.version, pairs);
+  switch (name) {
+    case 'flights':
+      return { flights: { under, found: await flights(stand) } };
+    case 'invocation':
+      return { invocation: { under, found: await invocation(stand, pairs) } };
+    case 'cold':
+      return { cold: { under, found: await cold(stand, pairs, old) } };
+  }
+}
+
+async function main(): Promise<void> {
+  const asked = wanted(process.argv.slice(2));
+  if (asked.redraw) return keep({});
+  const stand = await startStand();
+  try {
+    for (const name of asked.names) {
+      const results = await measure(stand, name, asked);
+      print(results);
+      if (!asked.dry) await keep(results);
+    }
+  } finally {
+    await stand.stop();
+  }
+}
+
+function print({ flights: counted, invocation: compared, cold: chilled }: Results): void {
+  for (const { way, what, roundTrips } of counted?.found ?? []) console.log(`${way}: ${what}: ${roundTrips}`);
+  for (const { driver, latencyMs, what, ratio } of compared?.found ?? [])
+    console.log(`${driver}, ${latencyMs} ms: ${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
+  for (const { what, ratio } of [...(chilled?.found.lines ?? []), ...(chilled?.found.oldToNew ?? [])])
+    console.log(`${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
+}
+
+main().catch((error: unknown) => finish('bench', error));
