@@ -7,7 +7,7 @@ import { scratchFolder } from '../support/scratch.ts';
 import { startServer } from '../support/server.ts';
 import { crowd, type Outcome } from './crowd.ts';
 
-const size = { jobs: 500, processes: 8, timeLeftMs: 60_000, workMs: 0, retryAfterMs: [60_000, 120_000] };
+const size = { jobs: 500, processes: 8, timeLeftMs: 120_000, workMs: 0, retryAfterMs: [60_000, 120_000] };
 
 function show(how: string, { decided, thrown, successes, skips }: Outcome): boolean {
   const [lost, doubled] = [successes.filter((n) => n === 0).length, successes.filter((n) => n > 1).length];
