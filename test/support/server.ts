@@ -15,7 +15,8 @@ const packages: Readonly<Record<string, PostgresPackage>> = {
 export async function startServer(
   options: Pick<LocalPostgresOptions, 'dataDir' | 'settings'>,
 ): Promise<LocalPostgres> {
-  const settings = { fsync: 'off', ...options.settings };
+  // Dozens of databases that live for seconds: else the server's vacuum goes round them all the time.
+  const settings = { fsync: 'off', autovacuum_naptime: '5min', ...options.settings };
   return startPostgres({ ...options, settings, package: wantedPackage() });
 }
 
