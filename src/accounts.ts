@@ -1,6 +1,8 @@
 import { v7 as uuidV7 } from 'uuid';
+import { isOf, isOfCron, type KnownSchedule } from './due.ts';
+import { earlierOf, laterOf } from './instant.ts';
 import type { Job, JobSchedule, Registry } from './job.ts';
-import { matches, occurrencesBetween } from './occurrences.ts';
+import { occurrencesBetween } from './occurrences.ts';
 import type { RunRecord } from './run.ts';
 import { parseSchedule } from './schedule.ts';
 import { slotName } from './trigger.ts';
@@ -35,13 +37,9 @@ const dueAtMost = 1_000;
 /** How much of what is in order each pass may look at again, rather than write down that it was. */
 const recheckedMs = 6 * 3_600_000;
 
-/** A schedule as it is known, deployed or not; two windows of one expression are two. */
-interface Known {
+/** A schedule as it is known, deployed or not. */
+interface Known extends KnownSchedule {
   readonly job: string;
-  readonly expression: string;
-  readonly timeZone: string;
-  readonly start: string | null;
-  readonly end: string | null;
   readonly knownSince: string;
   readonly accountedUntil: string;
   /** When a sweep last saw it deployed. */
@@ -65,6 +63,13 @@ interface Account {
 interface Slot {
   readonly at: Date;
   readonly certain: boolean;
+}
+
+/** What a page is about. */
+interface Found {
+  readonly accounts: readonly Account[];
+  readonly missed: readonly Slot[];
+  readonly whole: boolean;
 }
 
 interface Page {
@@ -111,7 +116,7 @@ export class Accounts {
       ({ known: { accountedUntil }, until }) => until.getTime() - Date.parse(accountedUntil) > recheckedMs,
     );
     const records =
-      missed.length > 0 || isLong || !whole ? await this.#record(name, job, accounts, missed) : [];
+      missed.length > 0 || isLong || !whole ? await this.#record(name, job, { accounts, missed, whole }) : [];
     for (const account of accounts)
       if (account.known.gone && account.whole && this.#isOver(account.known))
         await this.#forget(account.known);
@@ -140,7 +145,7 @@ export class Accounts {
   /** As it is deployed; one that is deployed no more by what is known of it. */
   #scheduleOf(known: Known): JobSchedule {
     const found = this.#deployed().find(
-      ({ job, schedule }) => job.name === known.job && isSame(schedule, known),
+      ({ job, schedule }) => job.name === known.job && isOf(known, schedule),
     );
     if (found) return found.schedule;
     const { timeZone, start, end } = known;
@@ -250,8 +255,7 @@ export class Accounts {
   async #record(
     name: string,
     job: Job | undefined,
-    accounts: readonly Account[],
-    missed: readonly Slot[],
+    { accounts, missed, whole }: Found,
   ): Promise<RunRecord[]> {
     const { deployment, at: now } = this.#options;
     const slots = missed.map(({ at, certain }) => ({
@@ -263,7 +267,6 @@ export class Accounts {
     const schedules = accounts.map(({ known: { expression, timeZone, start, end }, until }) => ({
       ...{ expression, timeZone, start, end, until },
     }));
-    const whole = accounts.every((account) => account.whole);
     const of = { deployment, job: name, lockName: name, now, whole, ...this.#policyOf(job) };
     return this.#ledger.records('cronce.account($1)', [JSON.stringify({ ...of, schedules, slots })]);
   }
@@ -290,19 +293,6 @@ function cutAtOnce(accounts: readonly Account[]): Account[] {
   );
 }
 
-function isSame({ schedule, timeZone, start, end }: JobSchedule, known: Known): boolean {
-  return (
-    schedule.expression === known.expression &&
-    timeZone === known.timeZone &&
-    isAt(start, known.start) &&
-    isAt(end, known.end)
-  );
-}
-
-function isAt(bound: Date | null, stored: string | null): boolean {
-  return (bound?.getTime() ?? null) === (stored === null ? null : Date.parse(stored));
-}
-
 /**
  * A rule may be made a little after the sweep first knows of it, and first fires a whole interval later: the point of
  * its grid in between is none of its slots.
@@ -310,18 +300,4 @@ function isAt(bound: Date | null, stored: string | null): boolean {
 function owesFrom({ knownSince }: Known, { schedule }: JobSchedule): Date {
   const earliest = schedule.kind === 'rate' ? schedule.everyMs / 2 : 0;
   return new Date(new Date(knownSince).getTime() + earliest);
-}
-
-function isOfCron(job: Job | undefined, at: Date): boolean {
-  return (job?.schedules ?? []).some(
-    ({ schedule, timeZone }) => schedule.kind === 'cron' && matches(schedule, at, timeZone),
-  );
-}
-
-function laterOf(one: Date, other: Date | null): Date {
-  return other !== null && other > one ? other : one;
-}
-
-function earlierOf(one: Date, other: Date | null): Date {
-  return other !== null && other < one ? other : one;
 }

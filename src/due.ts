@@ -1,6 +1,7 @@
 import type { Job, JobSchedule } from './job.ts';
+import { earlierOf, laterOf } from './instant.ts';
 import { matches, nextAfter, previousAtOrBefore } from './occurrences.ts';
-import { ask } from './postgres/call.ts';
+import { ask, jsonText } from './postgres/call.ts';
 import type { Session } from './postgres/session.ts';
 import { unnamedDeployment } from './run.ts';
 
@@ -12,15 +13,40 @@ export interface DueRecord {
   /** Something came of this very slot once: schedules change, and old slots stay what they were. */
   readonly isKnown: boolean;
   readonly firstSeenAt: string | null;
-  readonly schedules: readonly {
-    readonly expression: string;
-    readonly timeZone: string;
-    readonly knownSince: string;
-  }[];
+  readonly schedules: readonly (KnownSchedule & { readonly knownSince: string })[];
   /** The first slot on record, whatever came of it. */
   readonly firstSlotAt: string | null;
   /** The times of the last deliveries of rules and schedules, newest first; no guesses. */
   readonly delivered: readonly string[];
+}
+
+/** As a schedule is on record; two windows of one expression are two. Null is no bound. */
+export interface KnownSchedule {
+  readonly expression: string;
+  readonly timeZone: string;
+  readonly start: string | null;
+  readonly end: string | null;
+}
+
+/** Whether that record is of this schedule. */
+export function isOf(known: KnownSchedule, { schedule, timeZone, start, end }: JobSchedule): boolean {
+  return (
+    schedule.expression === known.expression &&
+    timeZone === known.timeZone &&
+    isAt(start, known.start) &&
+    isAt(end, known.end)
+  );
+}
+
+function isAt(bound: Date | null, stored: string | null): boolean {
+  return (bound?.getTime() ?? null) === (stored === null ? null : Date.parse(stored));
+}
+
+/** Of such a time nothing is learnt of a rate's phase: its delivery was a cron's of the same job. */
+export function isOfCron(job: Job | undefined, at: Date): boolean {
+  return (job?.schedules ?? []).some(
+    ({ schedule, timeZone }) => schedule.kind === 'cron' && matches(schedule, at, timeZone),
+  );
 }
 
 /** As many as the sweep looks at to find a phase. */
@@ -32,7 +58,7 @@ export async function dueRecord(
   slot: string,
   deployment: string = unnamedDeployment,
 ): Promise<DueRecord> {
-  const text = (value: string) => `(${session.literal(JSON.stringify([value]))}::jsonb ->> 0)`;
+  const text = (value: string) => jsonText(session, value);
   const own = `deployment = ${text(deployment)} AND job = ${text(job)}`;
   const ofSchedule = `${own} AND skip_reason IS DISTINCT FROM 'off_schedule' AND slot NOT LIKE 'manual:%'`;
   return ask<DueRecord>(
@@ -42,7 +68,7 @@ export async function dueRecord(
       'firstSeenAt', (SELECT first_seen_at FROM cronce.job WHERE deployment = ${text(deployment)} AND name = ${text(job)}),
       'firstSlotAt', (SELECT min(scheduled_for) FROM cronce.run WHERE ${ofSchedule} AND slot NOT LIKE 'refused:%'),
       'schedules', (SELECT coalesce(jsonb_agg(jsonb_build_object('expression', expression, 'timeZone', time_zone,
-          'knownSince', known_since)), '[]') FROM cronce.schedule WHERE ${own}),
+          'start', nullif(starts_at, '-infinity'), 'end', nullif(ends_at, 'infinity'), 'knownSince', known_since)), '[]') FROM cronce.schedule WHERE ${own}),
       'delivered', (SELECT coalesce(jsonb_agg(d.at ORDER BY d.at DESC), '[]') FROM (
           SELECT DISTINCT scheduled_for AS at FROM cronce.run
           WHERE ${ofSchedule} AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed
@@ -89,8 +115,8 @@ function spanOf(
   const known = { schedule, anchor: anchor ?? now };
   const since = knownSince(known, record);
   if (since === undefined) return undefined;
-  const from = latestOf(since, schedule.start);
-  const until = schedule.end && schedule.end < now ? schedule.end : now;
+  const from = laterOf(since, schedule.start);
+  const until = earlierOf(now, schedule.end);
   return from <= until ? { ...known, from, until } : undefined;
 }
 
@@ -104,8 +130,8 @@ function knownSince(span: Pick<Span, 'schedule' | 'anchor'>, record: DueRecord):
   return all.length === 0 ? undefined : new Date(Math.min(...all));
 }
 
-function rowOf({ schedule, timeZone }: JobSchedule, record: DueRecord) {
-  return record.schedules.find((row) => row.expression === schedule.expression && row.timeZone === timeZone);
+function rowOf(schedule: JobSchedule, record: DueRecord) {
+  return record.schedules.find((known) => isOf(known, schedule));
 }
 
 /**
@@ -113,10 +139,7 @@ function rowOf({ schedule, timeZone }: JobSchedule, record: DueRecord) {
  * delivers most, so what is most often in one phase is its own, and the rest is left to the others.
  */
 function anchorsOf(job: Job, record: DueRecord): Map<JobSchedule, Date> {
-  const crons = job.schedules.filter((schedule) => !isRate(schedule));
-  let left = record.delivered
-    .map((time) => new Date(time))
-    .filter((at) => !crons.some(({ schedule, timeZone }) => matches(schedule, at, timeZone)));
+  let left = record.delivered.map((time) => new Date(time)).filter((at) => !isOfCron(job, at));
   const rates = job.schedules.filter(isRate).sort((one, other) => everyMs(one) - everyMs(other));
   const anchors = new Map<JobSchedule, Date>();
   for (const rate of rates) {
@@ -162,8 +185,4 @@ function isRate({ schedule }: JobSchedule): boolean {
 
 function everyMs({ schedule }: JobSchedule): number {
   return schedule.kind === 'rate' ? schedule.everyMs : 0;
-}
-
-function latestOf(one: Date, other: Date | null): Date {
-  return other !== null && other > one ? other : one;
 }

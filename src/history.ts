@@ -1,5 +1,5 @@
 import { schemaVersion } from './claim.ts';
-import { ask } from './postgres/call.ts';
+import { ask, jsonText } from './postgres/call.ts';
 import { isoTime, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
 import {
@@ -175,9 +175,4 @@ function equal(session: Session, column: string, value: string | undefined): str
 
 function texts(session: Session, all: readonly string[]): string {
   return `ARRAY(SELECT jsonb_array_elements_text(${session.literal(JSON.stringify(all))}::jsonb))`;
-}
-
-/** A text as JSON has it: there also NUL can be written, so that the server, and not the protocol, refuses it. */
-function jsonText(session: Session, text: string): string {
-  return `(${session.literal(JSON.stringify([text]))}::jsonb ->> 0)`;
 }

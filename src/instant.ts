@@ -21,3 +21,13 @@ function isDay(day: string): boolean {
   const midnight = new Date(day);
   return !Number.isNaN(midnight.getTime()) && midnight.toISOString().startsWith(day);
 }
+
+/** Null is no bound. */
+export function laterOf(one: Date, other: Date | null): Date {
+  return other !== null && other > one ? other : one;
+}
+
+/** Null is no bound. */
+export function earlierOf(one: Date, other: Date | null): Date {
+  return other !== null && other < one ? other : one;
+}

@@ -67,6 +67,11 @@ async function answer<T>(session: Session, beginning: string, expression: string
   }
 }
 
+/** A text as JSON has it: there also NUL can be written, so that the server, and not the protocol, refuses it. */
+export function jsonText(session: Session, text: string): string {
+  return `(${session.literal(JSON.stringify([text]))}::jsonb ->> 0)`;
+}
+
 /** An expression of its own, unlike our functions, pins nothing. */
 const formats = [
   `pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`,
