@@ -40,7 +40,7 @@ function appOf(settings: Settings, { base, source }: Incoming) {
     readTokens: http.readTokens,
     runTokens: http.runTokens,
     openSession: async () => patiently(() => Session.open(target), patienceMs),
-    startRun: invoker({ functionPrefix: http.functionPrefix, endpoint: http.lambdaEndpoint }),
+    startRun: invoker(http),
     now: () => new Date(),
     keepKeysMs: retentionMs,
     logger: new Logger({ serviceName: 'cronce', logLevel }),

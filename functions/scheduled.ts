@@ -12,7 +12,6 @@ getReady(registry);
 /** One function a job, all of this bundle. Where its job owes slots, it invokes itself for the next. */
 export const handler = reported(async (event: unknown, context: Context): Promise<Answer> => {
   const settings = readSettings();
-  const { functionPrefix, lambdaEndpoint: endpoint } = settings.http;
-  const coordinator = { ...coordinatorOf(settings), deliver: invoker({ functionPrefix, endpoint }) };
+  const coordinator = { ...coordinatorOf(settings), deliver: invoker(settings.http) };
   return invoke(event, context, coordinator, { registry, ownJob: settings.ownJob });
 });

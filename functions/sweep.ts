@@ -20,10 +20,7 @@ export const handler = reported(async (event: unknown, context: Context): Promis
   const sweep = sweepJob({
     registry: jobsOf(settings),
     deployment: settings.deployment,
-    deliver: invoker({
-      functionPrefix: settings.http.functionPrefix,
-      endpoint: settings.http.lambdaEndpoint,
-    }),
+    deliver: invoker(settings.http),
     openSession: async () => patiently(() => Session.open(settings.target), patienceMs),
     retentionMs: settings.retentionMs,
     sinks: coordinator.sinks,

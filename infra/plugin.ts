@@ -1,6 +1,6 @@
 /** What Cronce adds to the framework's own commands, whoever calls them: what they run or package is built before. */
 import { build, BuildError } from './build.ts';
-import { startStandIn, type StandInOptions } from './local/stand-in.ts';
+import { startStandIn } from './local/stand-in.ts';
 
 /** A message for people; null where all went well. */
 export async function buildFirst(): Promise<string | null> {
@@ -14,6 +14,4 @@ export async function buildFirst(): Promise<string | null> {
 }
 
 /** Before serverless-offline starts. */
-export async function standIn(options: StandInOptions): Promise<void> {
-  await startStandIn(options);
-}
+export { startStandIn as standIn };

@@ -14,7 +14,7 @@ import {
 import type { Job } from './job.ts';
 import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
 import { recordOutcome } from './outcome.ts';
-import { longestChain, nextOwed, notAsked, passesOn, requestFor } from './owed.ts';
+import { askFor, longestChain, nextOwed, notAsked, passesOn } from './owed.ts';
 import type { Target } from './postgres/driver.ts';
 import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from './postgres/errors.ts';
 import { patiently } from './postgres/patience.ts';
@@ -329,10 +329,7 @@ class Path {
       const of = { deployment: this.#deployment, job, retentionMs: this.#coordinator.retentionMs ?? null };
       const debt = await nextOwed(session, { ...of, ...this.#now() });
       if (!debt) return;
-      await deliver(requestFor(debt, chain)).catch(async (error: unknown) => {
-        await notAsked(session, debt);
-        throw error;
-      });
+      await askFor(debt, chain, deliver, async () => notAsked(session, debt));
     } finally {
       await session.close();
     }

@@ -4,20 +4,23 @@ export interface InvokeOptions {
   /** A job's function is named by this prefix and the job's name. */
   readonly functionPrefix: string;
   /** Another endpoint than AWS's own, for tests and local use. */
-  readonly endpoint: string | null;
+  readonly lambdaEndpoint: string | null;
 }
 
 /** For all attempts of one invocation together, ms. Lambda takes an event in some 50 ms. */
 const timeLimitMs = 3_000;
 
 /** Starts a run in its job's own function: Lambda takes the event, and runs it in its own time. */
-export function invoker({ functionPrefix, endpoint }: InvokeOptions): (request: RunRequest) => Promise<void> {
+export function invoker({
+  functionPrefix,
+  lambdaEndpoint,
+}: InvokeOptions): (request: RunRequest) => Promise<void> {
   return async (request) => {
     // Loaded here and not before: whoever only reads never pays for it.
     const { InvokeCommand, LambdaClient } = await import('@aws-sdk/client-lambda');
     const client = new LambdaClient({
       maxAttempts: 2,
-      ...(endpoint === null ? {} : endpointConfig(endpoint)),
+      ...(lambdaEndpoint === null ? {} : endpointConfig(lambdaEndpoint)),
     });
     const command = new InvokeCommand({
       FunctionName: functionPrefix + request.cronce.job,

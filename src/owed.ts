@@ -52,15 +52,33 @@ export async function nextOwed(session: Session, owing: Owing): Promise<RunRecor
   return found && toRecord(found);
 }
 
-/** Takes that back, where it could not be handed over. */
+/** Takes that back. */
 export async function notAsked(session: Session, { id }: RunRecord): Promise<void> {
   await change(session, `cronce.not_asked(${session.literal(id)})`);
 }
 
+/**
+ * Hands the slot over; where that can't be done, it counts as not asked for.
+ * @throws what `deliver` throws
+ */
+export async function askFor(
+  debt: RunRecord,
+  chain: number,
+  deliver: (request: RunRequest) => Promise<void>,
+  takeBack: () => Promise<unknown>,
+): Promise<void> {
+  try {
+    await deliver(requestFor(debt, chain));
+  } catch (error) {
+    await takeBack();
+    throw error;
+  }
+}
+
 /** As the slot was delivered first: what it is about must be the same in each of its runs. */
-export function requestFor(debt: RunRecord, chain: number): RunRequest {
+function requestFor(debt: RunRecord, chain: number): RunRequest {
   const { job, slot, scheduledFor, requestedBy, requestReason: reason, params } = debt;
   const due = slot.startsWith('manual:') ? { scheduledFor } : {}; // any other slot is its time
-  const asked = { ...(requestedBy === null ? {} : { requestedBy }), ...(reason == null ? {} : { reason }) };
+  const asked = { ...(requestedBy === null ? {} : { requestedBy }), ...(reason === null ? {} : { reason }) };
   return { cronce: { job, trigger: 'sweep', slot, ...due, ...asked, params, chain } };
 }

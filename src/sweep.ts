@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Accounts } from './accounts.ts';
 import { declareJob, type Job, type Registry, type Transaction, type WorkContext } from './job.ts';
 import { enterTimeLimitMs } from './lock.ts';
-import { patienceMs, requestFor } from './owed.ts';
+import { askFor, patienceMs } from './owed.ts';
 import { callSql } from './postgres/call.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import type { Session } from './postgres/session.ts';
@@ -216,18 +216,16 @@ class Sweep {
 
   /** A page of each job, then one more of those that have more, for as long as it is this step's turn. */
   async #accountByPages(accounts: Accounts): Promise<void> {
-    let done = new Set<string>();
-    for (let more = true; more && !this.#isOver;) {
-      const before = done;
-      const open = (await accounts.open()).filter(([job]) => !before.has(job));
-      done = new Set([...before, ...open.map(([job]) => job)]); // also where an error keeps it from going on
+    let open = await accounts.open();
+    while (open.length > 0 && !this.#isOver) {
+      const more = new Set<string>(); // none that has met an error: it would meet it again
       for (const [job, known] of open)
         await this.#attempt(async () => {
           const { records, whole } = await accounts.settle(job, known);
           this.#count(records);
-          if (!whole) done.delete(job);
+          if (!whole) more.add(job);
         });
-      more = open.some(([job]) => !done.has(job));
+      open = more.size === 0 ? [] : (await accounts.open()).filter(([job]) => more.has(job));
     }
   }
 
@@ -263,12 +261,8 @@ class Sweep {
     ];
     const debt = await this.#write<RunRecord | null>('cronce.next_owed($1, $2, $3, $4, $5, $6)', of);
     if (!debt) return;
-    try {
-      await this.#options.deliver(requestFor(toRecord(debt), 1));
-    } catch (error) {
-      await this.#write('cronce.not_asked($1)', [debt.id]);
-      throw error;
-    }
+    const takeBack = async () => this.#write('cronce.not_asked($1)', [debt.id]);
+    await askFor(toRecord(debt), 1, this.#options.deliver, takeBack);
     this.#done[debt.status === 'missed' ? 'caughtUp' : 'redelivered'] += 1;
   }
 
