@@ -78,6 +78,11 @@ export function captureError(thrown: unknown): RunError {
   );
 }
 
+/** Whether the database stores a text as it is: it has no NUL, and no half of a character. */
+export function isStorable(text: string): boolean {
+  return text.isWellFormed() && !text.includes('\0');
+}
+
 /** Text that jsonb takes, of 64 K letters at most. */
 export function captureText(text: string): string {
   return new Walk(valueLimits).text(text, valueLimits.text);

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { types } from 'node:util';
+import { isStorable } from './capture.ts';
 import { JobError, show } from './options.ts';
 import { unnamedDeployment, type Json } from './run.ts';
 
@@ -50,7 +51,7 @@ export function lockKey(name: string): bigint {
 export function isLockName(given: unknown): given is string | bigint {
   if (typeof given === 'bigint') return BigInt.asIntN(64, given) === given;
   if (typeof given !== 'string' || given.length < 1 || given.length > longestName) return false;
-  return given.isWellFormed() && !given.includes('\u0000');
+  return isStorable(given);
 }
 
 /** A JS number above 2^53 silently becomes another key, so none is taken. */

@@ -339,6 +339,11 @@ function askedFor(request: Fields, job: Job): Date | undefined {
 }
 
 /** What can be stored and shown as it is. */
+/** Why a run was asked for, in words that a line shows as they are. */
+export function isReason(given: string): boolean {
+  return isCleanText(given, longest.reason);
+}
+
 function isCleanText(given: unknown, most: number): given is string {
   return (
     typeof given === 'string' &&

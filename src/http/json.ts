@@ -1,3 +1,4 @@
+import { isStorable } from '../capture.ts';
 import { Problem } from './problem.ts';
 
 /**
@@ -93,7 +94,7 @@ class Scan {
   #text(text: string): void {
     const top = this.#open.at(-1);
     if (top?.keys && top.wantsKey) this.#key(text, top, top.keys);
-    if (!isClean(text))
+    if (!isStorable(text))
       throw this.#refusal(
         'bad_text',
         'NUL and lone surrogates can’t be stored; send such bytes as base64, say.',
@@ -113,10 +114,6 @@ class Scan {
 }
 
 const inexact = 'That number would lose digits; send it as a text, such as "7615917337495251231".';
-
-export function isClean(text: string): boolean {
-  return text.isWellFormed() && !text.includes('\0');
-}
 
 /** RFC 6901; of a very long one the beginning. */
 function pointerTo(open: readonly Open[]): string {

@@ -6,7 +6,7 @@ import { dueAt, type DueRecord } from '../due.ts';
 import { instantOf } from '../instant.ts';
 import type { Job } from '../job.ts';
 import type { Json } from '../run.ts';
-import { slotName, type RunRequest } from '../trigger.ts';
+import { isReason, slotName, type RunRequest } from '../trigger.ts';
 import { readObject, tooLarge } from './body.ts';
 import { fingerprintOf, keyIn } from './key.ts';
 import { Problem } from './problem.ts';
@@ -86,14 +86,7 @@ function requestFor(
 }
 
 /** What can be stored and shown as it is. */
-export const reasonShape = v.optional(
-  v.pipe(
-    v.string(),
-    v.minLength(1),
-    v.maxLength(500),
-    v.check((text) => !/\p{Cc}/u.test(text)),
-  ),
-);
+export const reasonShape = v.optional(v.pipe(v.string(), v.check(isReason)));
 
 const bodyShape = {
   params: v.optional(v.unknown()),

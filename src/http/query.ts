@@ -1,5 +1,5 @@
 import type { Context, MiddlewareHandler } from 'hono';
-import { isClean } from './json.ts';
+import { isStorable } from '../capture.ts';
 import { Problem } from './problem.ts';
 
 /**
@@ -50,7 +50,7 @@ export const cleanPath: MiddlewareHandler = async (c, next) => {
 function decoded(raw: string): string | undefined {
   try {
     const text = decodeURIComponent(raw.replaceAll('+', ' '));
-    return isClean(text) ? text : undefined;
+    return isStorable(text) ? text : undefined;
   } catch {
     return undefined;
   }
