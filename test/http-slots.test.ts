@@ -60,7 +60,7 @@ const known = (job: string, since: string) =>
 
 beforeAll(async () => {
   db = await freshDatabase();
-  http = client(db.url, now);
+  http = client(db.url, { now });
   await deliverAt('pulse', '2026-11-29T11:02:15Z');
   await deliverAt('pulse', '2026-11-29T13:57:15Z');
   await deliverAt('seasonal-pulse', '2026-11-10T05:17:00Z');

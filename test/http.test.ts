@@ -7,24 +7,28 @@ import { inspect } from 'node:util';
 import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { handler } from '../functions/http.ts';
 import { coordinate } from '../src/coordinate.ts';
-import { createApp, type HttpOptions } from '../src/http/app.ts';
-import { Refusals } from '../src/http/refusals.ts';
+import type { HttpOptions } from '../src/http/app.ts';
 import { invoker } from '../src/invoke.ts';
 import { Session } from '../src/postgres/session.ts';
-import { outcomes, skipReasons, type Logger, type RunRecord } from '../src/run.ts';
-import { deliveryOf, type RunRequest } from '../src/trigger.ts';
+import { outcomes, skipReasons, type RunRecord } from '../src/run.ts';
+import { deliveryOf } from '../src/trigger.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
+import { client, expectProblem, openAt, tokens } from './support/http.ts';
 import { coordinatorFor, deliver, jobs, makeEveryOutcome, report } from './support/runs.ts';
 
-const readToken = 'read-token-0123456789';
-const runToken = 'run-token-0123456789+/=';
-const wrongToken = 'wrong-token-0123456789';
+const { read: readToken, run: runToken, wrong: wrongToken } = tokens;
 const now = new Date('2026-11-29T14:00:00Z');
 
 let db: TestDatabase;
 let runCount: number;
 beforeAll(async () => {
   db = await freshDatabase();
+  const changes = { runTokens: ['another-run-token-01234', runToken] };
+  ({ started, logged, appWith, ask, post } = client(db.url, {
+    now,
+    changes,
+    tell: (text) => void told.push(text),
+  }));
   runCount = await makeEveryOutcome(db);
   await db.query(`UPDATE cronce.job SET first_seen_at = '2026-10-15' WHERE name = 'report'`);
 });
@@ -43,84 +47,16 @@ afterAll(() => {
   expect(forms.filter((form) => told.some((text) => text.includes(form)))).toEqual([]);
 });
 
-const started: RunRequest[] = [];
-const logged: { readonly level: string; readonly text: string }[] = [];
+type Client = ReturnType<typeof client>;
+let started: Client['started'];
+let logged: Client['logged'];
+let appWith: Client['appWith'];
+let ask: Client['ask'];
+let post: Client['post'];
 afterEach(() => {
   started.length = 0;
   logged.length = 0;
 });
-
-const log =
-  (level: string) =>
-  (...said: unknown[]) => {
-    logged.push({ level, text: inspect(said, { depth: 12 }) });
-    told.push(inspect(said, { depth: 12 }));
-  };
-const logger: Logger = { debug: log('debug'), info: log('info'), warn: log('warn'), error: log('error') };
-
-const openAt = (url: string) => async () => Session.open({ url, driver: 'pg', connectTimeoutMs: 5_000 });
-
-function appWith(changes: Partial<HttpOptions> = {}) {
-  return createApp({
-    registry: jobs,
-    readTokens: [readToken],
-    runTokens: ['another-run-token-01234', runToken],
-    openSession: openAt(db.url),
-    startRun: async (request) => {
-      started.push(request);
-    },
-    now: () => now,
-    logger,
-    refusals: new Refusals({ firstMs: 0 }),
-    ...changes,
-  });
-}
-
-interface Asked {
-  readonly method?: string;
-  readonly token?: string | null;
-  readonly headers?: Record<string, string>;
-  readonly body?: unknown;
-  readonly app?: ReturnType<typeof appWith>;
-}
-
-interface Answered {
-  readonly status: number;
-  readonly headers: Headers;
-  readonly text: string;
-  readonly json: Record<string, unknown>;
-}
-
-async function ask(
-  path: string,
-  { method = 'GET', token = runToken, headers, body, app }: Asked = {},
-): Promise<Answered> {
-  const response = await (app ?? appWith()).request(path, {
-    method,
-    headers: {
-      ...(token === null ? {} : { authorization: `Bearer ${token}` }),
-      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      ...headers,
-    },
-    ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
-  });
-  const text = await response.text();
-  told.push(text, inspect([...response.headers]));
-  const isJson = response.headers.get('content-type')?.includes('json') === true && text !== '';
-  const json = isJson ? (JSON.parse(text) as Record<string, unknown>) : {};
-  return { status: response.status, headers: response.headers, text, json };
-}
-
-async function post(path: string, body?: unknown, more: Asked = {}): Promise<Answered> {
-  return ask(path, { method: 'POST', body, ...more });
-}
-
-function expectProblem(answer: Answered, status: number, code: string): void {
-  expect(answer.json).toMatchObject({ type: 'about:blank', status, code });
-  expect(Object.keys(answer.json)).toEqual(expect.arrayContaining(['title', 'detail']));
-  expect(answer.status).toBe(status);
-  expect(answer.headers.get('content-type')).toBe('application/problem+json');
-}
 
 const basic = (password: string) => `Basic ${Buffer.from(`me:${password}`).toString('base64')}`;
 
@@ -795,7 +731,7 @@ describe('through the Lambda client', () => {
     body: { __type: 'AccessDeniedException', Message: 'User is not authorized' },
   };
   const startAt = async (endpoint: string, key: string = randomUUID()) => {
-    const startRun = invoker({ functionPrefix: 'shop-prod-', endpoint });
+    const startRun = invoker({ functionPrefix: 'shop-prod-', lambdaEndpoint: endpoint });
     return post(
       '/jobs/tidy/runs',
       { params: { a: 1 } },

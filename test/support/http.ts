@@ -35,14 +35,31 @@ export interface Answered {
   readonly json: Record<string, unknown>;
 }
 
+export interface ClientOptions {
+  readonly now?: Date;
+  readonly changes?: Partial<HttpOptions>;
+  /** Is given whatever is answered or logged. */
+  readonly tell?: (text: string) => void;
+}
+
 /** An app on a database, what it was asked to start, and what it logged. */
-export function client(url: string, now = new Date('2026-11-29T14:00:00Z')) {
+export function client(
+  url: string,
+  {
+    now = new Date('2026-11-29T14:00:00Z'),
+    changes: always = {},
+    tell = () => undefined,
+  }: ClientOptions = {},
+) {
   const started: RunRequest[] = [];
   const logged: { readonly level: string; readonly text: string }[] = [];
   const log =
     (level: string) =>
-    (...said: unknown[]) =>
-      void logged.push({ level, text: inspect(said, { depth: 12 }) });
+    (...said: unknown[]) => {
+      const text = inspect(said, { depth: 12 });
+      logged.push({ level, text });
+      tell(text);
+    };
   const logger: Logger = { debug: log('debug'), info: log('info'), warn: log('warn'), error: log('error') };
 
   const appWith = (changes: Partial<HttpOptions> = {}) =>
@@ -55,6 +72,7 @@ export function client(url: string, now = new Date('2026-11-29T14:00:00Z')) {
       now: () => now,
       logger,
       refusals: new Refusals({ firstMs: 0 }),
+      ...always,
       ...changes,
     });
 
@@ -70,6 +88,7 @@ export function client(url: string, now = new Date('2026-11-29T14:00:00Z')) {
       ...(body === undefined ? {} : { body: bodyOf(body) }),
     });
     const text = await response.text();
+    for (const one of [text, inspect([...response.headers])]) tell(one);
     const isJson = response.headers.get('content-type')?.includes('json') === true && text !== '';
     const json = isJson ? (JSON.parse(text) as Record<string, unknown>) : {};
     return { status: response.status, headers: response.headers, text, json };
