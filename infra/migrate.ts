@@ -3,7 +3,8 @@ import { readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
-import { typed } from '../src/postgres/errors.ts';
+import { watchAttempt, type DriverClient } from '../src/postgres/driver.ts';
+import { cannotConnect, typed } from '../src/postgres/errors.ts';
 import { readSettings } from '../src/settings.ts';
 import { loadJobs } from './declared.ts';
 import { finish, readFlags } from './flags.ts';
@@ -20,6 +21,8 @@ import { finish, readFlags } from './flags.ts';
 
 const folder = fileURLToPath(new URL('./migrations/', import.meta.url));
 const functionsFolder = fileURLToPath(new URL('./sql/', import.meta.url));
+
+const connectTimeoutMs = 10_000;
 
 /** 'cronce' read as a number; any constant would do, as long as it stays. */
 const migrationLock = 0x63726f6e6365n;
@@ -44,6 +47,7 @@ export interface MigrateOptions {
 /**
  * @returns the names of the migrations that were applied
  * @throws {MigrationError} where the database is newer than this code, or has runs of nobody knows which deployment
+ * @throws {CannotConnect | AccessRefused}
  */
 export async function migrate(
   url: string,
@@ -51,12 +55,12 @@ export async function migrate(
 ): Promise<string[]> {
   const client = new pg.Client({
     connectionString: url,
-    connectionTimeoutMillis: 10_000,
+    connectionTimeoutMillis: connectTimeoutMs,
     application_name: 'cronce:migrate',
   });
   client.on('error', () => undefined); // the failing query says it
   try {
-    await client.connect();
+    await connect(client, url);
     await client.query('BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE, NOT DEFERRABLE');
     await client.query(
       `SELECT set_config(s.name, w.value, true)
@@ -78,6 +82,15 @@ export async function migrate(
   } finally {
     await client.end().catch(() => undefined);
   }
+}
+
+/** What keeps us from it is said as everywhere, with its cure. */
+async function connect(client: pg.Client, url: string): Promise<void> {
+  const target = { url, driver: 'pg', connectTimeoutMs } as const;
+  const attempt = watchAttempt(client as unknown as DriverClient, target);
+  await client.connect().catch((cause: unknown) => {
+    throw cannotConnect(cause, attempt());
+  });
 }
 
 /**

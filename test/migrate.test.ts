@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { expect, it } from 'vitest';
+import { freePort } from '../infra/local/postgres.ts';
 import { migrate, MigrationError } from '../infra/migrate.ts';
 import { dumpSchema } from '../infra/schema.ts';
 import { schemaVersion } from '../src/claim.ts';
@@ -60,6 +61,20 @@ it('makes the schema that infra/schema.sql shows', async (context) => {
   }
   const committed = await readFile(new URL('../infra/schema.sql', import.meta.url), 'utf8');
   expect(await dumpSchema(db.url), 'run `npm run schema` and look at the difference').toBe(committed);
+  await db.drop();
+});
+
+it('says with its cure what keeps it from the server', async () => {
+  const db = await freshDatabase({ migrated: false });
+  const elsewhere = async (changes: Partial<URL>) => migrate(Object.assign(new URL(db.url), changes).href);
+  await expect(elsewhere({ port: String(await freePort()) })).rejects.toThrow(
+    /ECONNREFUSED.*nothing listens there; check host and port/,
+  );
+  await expect(elsewhere({ hostname: 'nowhere.invalid' })).rejects.toThrow(
+    /this host’s name cannot be resolved/,
+  );
+  await expect(elsewhere({ password: 'wrong' })).rejects.toThrow(/28P01.*check user and password/);
+  await expect(elsewhere({ pathname: '/missing' })).rejects.toThrow(/3D000.*check the database name/);
   await db.drop();
 });
 
