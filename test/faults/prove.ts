@@ -340,6 +340,130 @@ const breaks: readonly Break[] = [
     edits: [['(r.status NOT IN', '(true OR r.status NOT IN']],
     red: ['sweep', 'deletes old runs, but of each job neither'],
   },
+  // Accounts and publishing: changes that once went unnoticed.
+  {
+    promise: 'those about to enter are settled as lost',
+    file: 'src/sweep.ts',
+    edits: [['this.#options.gapMs ?? enterTimeLimitMs + 1_000', 'this.#options.gapMs ?? 0']],
+    red: ['sweep', 'leaves a start alone for as long as it may take to enter'],
+  },
+  {
+    promise: 'what is in order is looked at again for ever',
+    file: 'src/accounts.ts',
+    edits: [['missed.length > 0 || isLong || !whole ?', 'missed.length > 0 ?']],
+    red: ['sweep', 'takes none of a healthy job’s slots for missed'],
+  },
+  {
+    promise: 'a disabled schedule misses slots',
+    file: 'src/accounts.ts',
+    edits: [['job.schedules.filter(({ enabled }) => enabled).map(', 'job.schedules.map(']],
+    red: ['sweep', 'are none of a schedule that is disabled'],
+  },
+  {
+    promise: 'a flexible window is not waited for',
+    file: 'src/accounts.ts',
+    edits: [['this.#graceMs(schedule.flexibleMinutes ?? 0)', 'this.#graceMs(0)']],
+    red: ['sweep', 'are such only once their flexible window is over'],
+  },
+  {
+    promise: 'the sweep never relays',
+    file: 'src/sweep.ts',
+    edits: [["    await this.#step('publish', () => this.#relay());\n", '']],
+    red: ['sweep', 'relays what waits in the outbox'],
+  },
+  {
+    promise: 'a paused job catches up',
+    file: 'infra/sql/next_owed.sql',
+    edits: [[' AND j.paused_at IS NULL', '']],
+    red: ['sweep', 'does not catch up for a job that was paused'],
+  },
+  {
+    promise: 'a resume rewrites old pauses',
+    file: 'infra/sql/resume_job.sql',
+    edits: [[' AND p.resumed_at IS NULL', '']],
+    red: ['sql-accounts', 'who paused first, and why, counts'],
+  },
+  {
+    promise: 'a resume ends every job’s pause',
+    file: 'infra/sql/resume_job.sql',
+    edits: [[' AND p.job = resume_job.name', '']],
+    red: ['sql-accounts', 'who paused first, and why, counts'],
+  },
+  {
+    promise: 'a manual run counts as a delivery',
+    file: 'infra/sql/delivered.sql',
+    edits: [[" AND r.slot NOT LIKE 'manual:%'", '']],
+    red: ['sweep', 'takes a manual run neither for a delivery'],
+  },
+  {
+    promise: 'a manual run gives a rate its phase',
+    file: 'src/accounts.ts',
+    edits: [[" AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed", '']],
+    red: ['sweep', 'takes a manual run neither for a delivery'],
+  },
+  {
+    promise: 'what timed out is not delivered again',
+    file: 'infra/sql/owed.sql',
+    edits: [["'skipped', 'failed', 'timed_out', 'lost')", "'skipped', 'failed', 'lost')"]],
+    red: ['sql-accounts', 'what a job owes'],
+  },
+  {
+    promise: 'a delivery that was held ends the slot',
+    file: 'infra/sql/pay.sql',
+    edits: [["('duplicate', 'too_late'", "('held', 'duplicate', 'too_late'"]],
+    red: ['sql-accounts', 'what a job owes'],
+  },
+  {
+    promise: 'a dead run counts as told once it is settled',
+    file: 'infra/sql/settle_dead.sql',
+    edits: [["publish_after = clock_timestamp() + interval '30 s'", 'published_at = clock_timestamp()']],
+    red: ['publish', 'is sent the dead run that a claim has settled'],
+  },
+  {
+    promise: 'a cancelled run counts as told',
+    file: 'infra/sql/settle.sql',
+    edits: [["publish_after = clock_timestamp() + interval '30 s'", 'published_at = clock_timestamp()']],
+    red: ['publish', 'is sent a run that was cancelled'],
+  },
+  {
+    promise: 'one’s own outcome waits behind the backlog',
+    file: 'infra/sql/take_unpublished.sql',
+    edits: [
+      ['r.id = ANY (own) AND', 'false AND'],
+      [' AND r.id <> ALL (own)', ''],
+    ],
+    red: ['sql-accounts', 'one’s own first'],
+  },
+  {
+    promise: 'one sink’s part is done with when another has its',
+    file: 'src/publish.ts',
+    edits: [['const done = failures.length === 0', 'const done = now.length > 0']],
+    red: ['publish', 'gets its part though another does not'],
+  },
+  {
+    promise: 'a sink is sent what it had',
+    file: 'src/publish.ts',
+    edits: [['due.filter(({ sentTo }) => !sentTo.includes(sink.name)).map', 'due.map']],
+    red: ['publish', 'gets its part though another does not'],
+  },
+  {
+    promise: 'a sink that never answers is waited for',
+    file: 'src/publish.ts',
+    edits: [['return Promise.race([answer, aborted]);', 'return answer;']],
+    red: ['publish', 'that neither answers nor heeds its signal'],
+  },
+  {
+    promise: 'lost is logged as information',
+    file: 'src/publish.ts',
+    edits: [["    run.status === 'lost' ||\n", '']],
+    red: ['publish', 'lost'],
+  },
+  {
+    promise: 'timed_out is logged as information',
+    file: 'src/publish.ts',
+    edits: [["    run.status === 'timed_out' ||\n", '']],
+    red: ['publish', 'timed_out'],
+  },
 ];
 
 const project = fileURLToPath(new URL('../..', import.meta.url));
