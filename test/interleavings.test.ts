@@ -212,8 +212,8 @@ async function playAllKinds(lane: Lane, order: readonly number[]): Promise<void>
   expect(ended, 'a success, or its cancel').toBeGreaterThanOrEqual(1);
 }
 
-it('two deliveries, a sweep and a cancel, in all 5,040 orders of their messages', async () => {
-  expect(await inLanes(ordersOf([3, 3, 2, 1]), playAllKinds)).toBe(5_040);
+it('two deliveries, a sweep and a cancel, in 5,040 orders of their messages (a quarter of them here)', async () => {
+  expect(await inLanes(some(ordersOf([3, 3, 2, 1])), playAllKinds)).toBe(5_040 / oneOf);
 }, 300_000);
 
 /** Slot noon is delivered twice, slot one once. The third must never be turned away by what the duplicate takes. */
