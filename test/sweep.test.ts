@@ -604,7 +604,7 @@ describe('by its defaults and in the long run', () => {
     await world.deliver(task, '2026-11-29T10:20:00Z');
     const byHand = (at: string) =>
       deliveryFor(task, at, { slot: `manual:${at}`, trigger: 'manual', byHand: true });
-    for (const at of ['2026-11-29T11:20:00Z', '2026-11-29T12:50:00Z'])
+    for (const at of ['2026-11-29T11:20:00Z', '2026-11-29T11:50:00Z'])
       await coordinate(byHand(at), minute, world.coordinator);
     world.now = new Date('2026-11-29T12:40:00Z');
     await world.sweep();
