@@ -1,6 +1,7 @@
 /** What docs/bench/results.json holds. */
 import type { Cold } from './cold.ts';
 import type { Flights } from './flights.ts';
+import type { History } from './history.ts';
 import type { Comparison } from './invocation.ts';
 
 export interface Under {
@@ -17,5 +18,6 @@ export interface Under {
 export interface Results {
   flights?: { readonly under: Under; readonly found: readonly Flights[] };
   invocation?: { readonly under: Under; readonly found: readonly Comparison[] };
+  history?: { readonly under: Under; readonly found: History };
   cold?: { readonly under: Under; readonly found: Cold };
 }

@@ -1,13 +1,14 @@
-/** `npm run bench [-- flights invocation cold] [--pairs N] [--old FOLDER]`: measures, and writes docs/bench/ anew. */
+/** `npm run bench [-- flights invocation cold history] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
 import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
+import { history } from './history.ts';
 import { invocation } from './invocation.ts';
 import type { Results } from './kept.ts';
 import { circumstances, keep } from './results.ts';
 import { startStand, type Stand } from './stand.ts';
 
-const parts = ['flights', 'invocation', 'cold'] as const;
+const parts = ['flights', 'invocation', 'cold', 'history'] as const;
 type Part = (typeof parts)[number];
 
 const command = {
@@ -16,6 +17,7 @@ const command = {
   flags: {
     pairs: { value: 'N', says: 'how many interleaved pairs, 4 to 1000 (40)' },
     old: { value: 'FOLDER', says: 'an earlier .build, beside which cold starts are measured too' },
+    rows: { value: 'N', says: 'how many runs the long history has, 10000 to 99999999 (1000000)' },
     dry: { says: 'writes nothing' },
     redraw: { says: 'measures nothing: tables and plot anew from what docs/bench/results.json holds' },
   },
@@ -24,6 +26,7 @@ const command = {
 interface Wanted {
   readonly names: readonly Part[];
   readonly pairs: number;
+  readonly rows: number;
   readonly old: string | undefined;
   readonly dry: boolean;
   readonly redraw: boolean;
@@ -32,13 +35,22 @@ interface Wanted {
 function wanted(args: readonly string[]): Wanted {
   const isPart = (arg: string): arg is Part => parts.some((part) => part === arg);
   const [named, rest] = [args.filter(isPart), args.filter((arg) => !isPart(arg))];
-  const { pairs = '40', old, dry = false, redraw = false } = readFlags(command, rest);
+  const { pairs = '40', rows = '1000000', old, dry = false, redraw = false } = readFlags(command, rest);
   if (!/^\d+$/.test(pairs) || Number(pairs) < 4 || Number(pairs) > 1_000)
     throw new UsageError(`--pairs is ${JSON.stringify(pairs)}; allowed: 4 to 1000`);
-  return { names: named.length > 0 ? named : parts, pairs: Number(pairs), old, dry, redraw };
+  if (!/^[1-9]\d{4,7}$/.test(rows))
+    throw new UsageError(`--rows is ${JSON.stringify(rows)}; allowed: 10000 to 99999999`);
+  return {
+    names: named.length > 0 ? named : parts,
+    pairs: Number(pairs),
+    rows: Number(rows),
+    old,
+    dry,
+    redraw,
+  };
 }
 
-async function measure(stand: Stand, name: Part, { pairs, old }: Wanted): Promise<Results> {
+async function measure(stand: Stand, name: Part, { pairs, rows, old }: Wanted): Promise<Results> {
   const under = circumstances(stand.version, pairs);
   switch (name) {
     case 'flights':
@@ -47,6 +59,8 @@ async function measure(stand: Stand, name: Part, { pairs, old }: Wanted): Promis
       return { invocation: { under, found: await invocation(stand, pairs) } };
     case 'cold':
       return { cold: { under, found: await cold(stand, pairs, old) } };
+    case 'history':
+      return { history: { under, found: await history(stand, pairs, rows) } };
   }
 }
 
@@ -65,11 +79,15 @@ async function main(): Promise<void> {
   }
 }
 
-function print({ flights: counted, invocation: compared, cold: chilled }: Results): void {
+function print({ flights: counted, invocation: compared, cold: chilled, history: kept }: Results): void {
   for (const { way, what, roundTrips } of counted?.found ?? []) console.log(`${way}: ${what}: ${roundTrips}`);
   for (const { driver, latencyMs, what, ratio } of compared?.found ?? [])
     console.log(`${driver}, ${latencyMs} ms: ${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
-  for (const { what, ratio } of [...(chilled?.found.lines ?? []), ...(chilled?.found.oldToNew ?? [])])
+  for (const { what, ratio } of [
+    ...(chilled?.found.lines ?? []),
+    ...(chilled?.found.oldToNew ?? []),
+    ...(kept?.found.lines ?? []),
+  ])
     console.log(`${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
 }
 

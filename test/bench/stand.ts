@@ -18,6 +18,8 @@ const password = 'benchmark';
 export interface Stand {
   readonly folder: string;
   readonly port: number;
+  /** As its superuser. */
+  readonly serverUrl: string;
   readonly version: string;
   url(role: (typeof roles)[number], rest?: string): string;
   relayTo(port: number): Promise<Relay>;
@@ -43,6 +45,7 @@ export async function startStand(): Promise<Stand> {
   return {
     folder,
     port: server.port,
+    serverUrl: server.url,
     version: rows[0]?.version ?? '',
     url,
     relayTo: async (port) => startRelay({ allow: [`127.0.0.1:${port}`] }),

@@ -1,0 +1,157 @@
+/**
+ * What a long history costs: the same acts on a deployment with a long one and on one with a short one, side by side.
+ * What is asked for is there in both in the same number, since who is shown more waits for more.
+ */
+import { coordinate } from '../../src/coordinate.ts';
+import { createApp } from '../../src/http/app.ts';
+import { findRuns, type RunFilter } from '../../src/history.ts';
+import { defineJob, defineJobs, type Job } from '../../src/job.ts';
+import { Session } from '../../src/postgres/session.ts';
+import { outcomes, skipReasons, type RunRecord } from '../../src/run.ts';
+import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from '../support/coordinator.ts';
+import { freshDatabase, type TestDatabase } from '../support/database.ts';
+import { fillHistory } from '../support/history.ts';
+import { sweep } from '../support/rivals.ts';
+import { interleave, ratio, spreadOf, type Spread } from './pairs.ts';
+import type { Stand } from './stand.ts';
+import { deliver } from './ways.ts';
+
+export interface History {
+  readonly rows: { readonly short: number; readonly long: number };
+  /** Of the long history, its indexes too. */
+  readonly bytesARun: number;
+  readonly lines: readonly HistoryLine[];
+}
+
+export interface HistoryLine {
+  /** A filter of the API by itself, on a session that is open and warm; any other act from connecting to having closed. */
+  readonly kind: 'filter' | 'whole';
+  readonly what: string;
+  readonly ratio: Spread;
+  readonly longMs: Spread;
+  readonly shortMs: Spread;
+}
+
+const shortRows = 1_000;
+const days = 29;
+/** So many of each kind that occurs are there even in the short history; of a single job, one. */
+const few = 5;
+
+const jobs = Array.from({ length: 7 }, (_, n) =>
+  defineJob({ name: `bulk-${n}`, schedule: 'cron(0 * * * ? *)', work: async () => 1 }),
+);
+
+export async function history(stand: Stand, pairs: number, longRows: number): Promise<History> {
+  const [long, short] = [await filled(stand, longRows), await filled(stand, shortRows)];
+  try {
+    const lines = [...(await filters(long, short, pairs)), ...(await wholes(long, short, pairs))];
+    const [size] = await long.query(`SELECT pg_total_relation_size('cronce.run')::float8 AS bytes`);
+    const bytesARun = Math.round(Number(size?.['bytes']) / longRows);
+    return { rows: { short: shortRows, long: longRows }, bytesARun, lines };
+  } finally {
+    await Promise.all([long.drop(), short.drop()]);
+  }
+}
+
+async function filled({ serverUrl }: Stand, rows: number): Promise<TestDatabase> {
+  const db = await freshDatabase({ serverUrl });
+  await fillHistory(db, { rows, days, jobs: jobs.length });
+  await db.query('VACUUM ANALYZE cronce.run');
+  return db;
+}
+
+type Act = (db: TestDatabase) => Promise<unknown>;
+
+async function sideBySide(
+  kind: HistoryLine['kind'],
+  what: string,
+  [long, short]: readonly [() => Promise<unknown>, () => Promise<unknown>],
+  pairs: number,
+): Promise<HistoryLine> {
+  const times = await interleave({ long, short }, pairs);
+  const [longMs, shortMs] = [spreadOf(times.long), spreadOf(times.short)];
+  return { kind, what, ratio: ratio(times.long, times.short), longMs, shortMs };
+}
+
+/** Each status and each reason, most of which never occur, with a job and without. */
+function filtersToAsk(): RunFilter[] {
+  const kinds: Pick<RunFilter, 'status' | 'reason'>[] = [
+    { status: 'running' },
+    ...outcomes.map((status) => ({ status })),
+    ...skipReasons.map((reason) => ({ reason })),
+  ];
+  return [
+    { limit: 51 },
+    { limit: 201 },
+    { job: 'nobody', limit: few + 1 },
+    { slot: 'nothing', limit: few + 1 },
+    ...kinds.map((kind) => ({ ...kind, limit: few + 1 })),
+    { job: 'bulk-3', limit: few + 1 },
+    ...kinds.map((kind) => ({ job: 'bulk-3', ...kind, limit: 2 })),
+  ];
+}
+
+async function filters(long: TestDatabase, short: TestDatabase, pairs: number): Promise<HistoryLine[]> {
+  const sessions = await Promise.all([long, short].map(async ({ url }) => Session.open(targetOf(url))));
+  const [onLong, onShort] = sessions as [Session, Session];
+  const lines: HistoryLine[] = [];
+  for (const filter of filtersToAsk()) {
+    const asks = [async () => findRuns(onLong, filter), async () => findRuns(onShort, filter)] as const;
+    lines.push(await sideBySide('filter', wordsOf(filter), asks, pairs));
+  }
+  await Promise.all(sessions.map((session) => session.close()));
+  return lines;
+}
+
+function wordsOf({ limit, ...asked }: RunFilter): string {
+  const given = Object.entries(asked).flatMap(([name, value]) =>
+    value === undefined ? [] : [`${name}=${value}`],
+  );
+  return [...given, `limit=${limit - 1}`].join(' ');
+}
+
+async function wholes(long: TestDatabase, short: TestDatabase, pairs: number): Promise<HistoryLine[]> {
+  const acts: [string, Act][] = [
+    ['a run', async ({ url }) => deliver(jobs[0] as Job, { target: targetOf(url) }, 'succeeded')],
+    ['a duplicate', async ({ url }) => deliverAgain(url)],
+    ['GET /', async (db) => get(db, '/')],
+    ['GET /jobs', async (db) => get(db, '/jobs')],
+    ['GET /jobs/bulk-3', async (db) => get(db, '/jobs/bulk-3')],
+    ['a sweep with nothing to do', async (db) => sweep(db, jobs)],
+  ];
+  for (const db of [long, short]) {
+    await deliverAgain(db.url, 'succeeded'); // of which the others are duplicates
+    await sweep(db, jobs); // knows the schedules from then on
+  }
+  const lines: HistoryLine[] = [];
+  for (const [what, act] of acts)
+    lines.push(await sideBySide('whole', what, [async () => act(long), async () => act(short)], pairs));
+  return lines;
+}
+
+/** Of a slot that has succeeded, but for the first. */
+async function deliverAgain(url: string, expected: RunRecord['status'] = 'skipped'): Promise<void> {
+  const { status } = await coordinate(
+    deliveryFor(jobs[1] as Job, '2026-11-29T12:00:00Z'),
+    60_000,
+    coordinatorOn(url),
+  );
+  if (status !== expected) throw new Error(`the delivery ${status}`);
+}
+
+const readToken = 'a-token-that-reads';
+
+async function get({ url }: TestDatabase, path: string): Promise<void> {
+  const app = createApp({
+    registry: defineJobs(jobs),
+    readTokens: [readToken],
+    runTokens: [],
+    openSession: async () => Session.open(targetOf(url)),
+    startRun: async () => Promise.resolve(),
+    now: () => new Date(),
+    logger: keepingLogger(),
+  });
+  const response = await app.request(path, { headers: { authorization: `Bearer ${readToken}` } });
+  if (response.status !== 200) throw new Error(`GET ${path} answers ${response.status}`);
+  await response.text();
+}
