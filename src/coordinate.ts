@@ -144,20 +144,22 @@ class Path {
     this.#endsAt = performance.now() + timeLeftMs;
   }
 
-  /** Bounded by the connect limit, and by what the invocation has left for recording that there was none. */
   readonly openSession = async (): Promise<Session> =>
-    Session.open(this.#coordinator.target, {
-      timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs),
-    });
+    Session.open(this.#coordinator.target, this.#connectLimit());
+
+  /** Beside the connect limit: what the invocation has left for recording that there was no session. */
+  #connectLimit(): { timeoutMs: number } {
+    return { timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs) };
+  }
 
   /**
-   * Opens the session and takes the first step on it. A server that is full or starting is asked again, for a minute and
+   * Takes the first step on a session that connects with it. A server that is full or starting is asked again, for a minute and
    * for half of the invocation's time at most: Neon's own hosts say so only to the first message.
    */
   async begin(step: (session: Session) => Promise<Claim>): Promise<{ session: Session; first: Claim }> {
     return patiently(
       async () => {
-        const session = await this.openSession();
+        const session = await Session.atFirstMessage(this.#coordinator.target, this.#connectLimit());
         try {
           return { session, first: await step(session) };
         } catch (error) {
@@ -244,7 +246,10 @@ class Path {
       throw error instanceof NoAnswer ? new NoAnswer(limitMs, poolCure) : error;
     });
     const claim = claimed(results);
-    return claim.kind === 'claimed' ? { ...claim, ...entered(results, this.#leaseMs) } : claim;
+    if (claim.kind !== 'claimed') return claim;
+    const inside = entered(results, this.#leaseMs);
+    session.answeredBy(inside.pid);
+    return { ...claim, ...inside };
   }
 
   /** The first message may be in the queue of a pooler, which serves us in our turn. */

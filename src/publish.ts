@@ -67,8 +67,8 @@ export function logOutcome(run: RunRecord, logger: Logger): void {
 
 /**
  * Tells what this invocation has recorded (its own run, the dead predecessors it settled), and with it what others had to
- * leave behind. Never throws: a sink that fails fails no run. With the log alone it costs no round trip: the stamp goes out
- * with the goodbye, and should it get lost, the sweep tells once more.
+ * leave behind. Never throws: a sink that fails fails no run. With the log alone it costs no round trip, with sinks one: the
+ * stamp goes out with the goodbye, and should it get lost, the sweep tells once more.
  */
 export async function publish(
   session: Session,
@@ -79,7 +79,7 @@ export async function publish(
   const own = runs.filter(({ deployment }) => deployment === ours); // another's dead run is told by its own sweep
   for (const run of own) logOutcome(run, options.logger);
   const ids = own.map(({ id }) => id);
-  if (options.sinks.length > 0) await relay(session, ids, options);
+  if (options.sinks.length > 0) await relay(session, ids, options, 'farewell');
   else if (!session.lost.aborted) await session.farewell(stampSql(ids));
 }
 
@@ -100,14 +100,16 @@ export interface Relayed {
 /**
  * Publishes what is due, `told` first, of which the log has its lines already. What a sink did not take is tried again by
  * itself, later each time, up to `triesAtMost`. Never throws.
+ * @param stamping by a farewell, nobody waits for what is then kept of it: should it get lost, it is all sent once more
  */
 export async function relay(
   session: Session,
   told: readonly string[],
   options: PublishOptions,
+  stamping: 'send' | 'farewell' = 'send',
 ): Promise<Relayed> {
   try {
-    return await relayBatch(session, told, options);
+    return await relayBatch(session, told, options, stamping);
   } catch (error) {
     options.logger.warn('outcomes could not be published; a later invocation will', { error: String(error) });
     return { taken: 0, done: 0 };
@@ -140,13 +142,13 @@ async function relayBatch(
   session: Session,
   told: readonly string[],
   options: PublishOptions,
+  stamping: 'send' | 'farewell',
 ): Promise<Relayed> {
   const due = await takeDue(session, told, options);
   const stamps = await deliver(due, told, options);
-  await session.send(
-    `SELECT cronce.mark_published(${session.literal(JSON.stringify(stamps))}::jsonb); COMMIT`,
-    Math.max(options.timeoutMs, markMs),
-  );
+  const stamp = `SELECT cronce.mark_published(${session.literal(JSON.stringify(stamps))}::jsonb); COMMIT`;
+  if (stamping === 'farewell') await session.farewell(stamp);
+  else await session.send(stamp, Math.max(options.timeoutMs, markMs));
   for (const { id, error } of stamps.filter(({ givenUp }) => givenUp))
     options.logger.error('an outcome was given up: not every sink has taken it', { runs: [id], ...error });
   return { taken: stamps.length, done: stamps.filter(({ done }) => done).length };

@@ -10,15 +10,18 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startPostgres, type LocalPostgres } from '../infra/local/postgres.ts';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
 import type { Target } from '../src/postgres/driver.ts';
-import { AccessRefused, CannotConnect, PostgresError } from '../src/postgres/errors.ts';
+import { AccessRefused, CannotConnect, ConnectionLost, PostgresError } from '../src/postgres/errors.ts';
+import { elapsedMs } from '../src/postgres/moment.ts';
 import { Session } from '../src/postgres/session.ts';
+import { startLag, through, type Lag } from './bench/lag.ts';
 import { targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { scratchFolder, type ScratchFolder } from './support/scratch.ts';
 
 const run = promisify(execFile);
-const failureOf = async (target: Target, options?: { timeoutMs?: number }): Promise<PostgresError> =>
-  Session.open(target, options).then(
+type Limit = { readonly timeoutMs?: number };
+const failing = async (opening: Promise<Session>): Promise<PostgresError> =>
+  opening.then(
     async (session) => {
       // With the password ahead a refusal shows at the first message.
       const failure = session.send('SELECT 1').then(
@@ -30,10 +33,18 @@ const failureOf = async (target: Target, options?: { timeoutMs?: number }): Prom
     },
     (error: unknown) => error as PostgresError,
   );
+/** Of a session that is opened, and the same of one that connects with its first message. */
+const failureOf = async (target: Target, limit?: Limit): Promise<PostgresError> => {
+  const failure = await failing(Session.open(target, limit));
+  const atFirst = await failing(Session.atFirstMessage(target, limit));
+  expect([atFirst.name, atFirst.message]).toEqual([failure.name, failure.message]);
+  return failure;
+};
 const works = async (target: Target) => {
-  const session = await Session.open(target);
-  expect((await session.query('SELECT 1 AS one')).rows).toEqual([{ one: 1 }]);
-  await session.close();
+  for (const session of [await Session.open(target), await Session.atFirstMessage(target)]) {
+    for (const n of [1, 2]) expect((await session.send(`SELECT ${n} AS n`)).at(-1)?.rows).toEqual([{ n }]);
+    await session.close();
+  }
 };
 /** One line, with the words asked for, and no secret in it or behind it. */
 const expectCure = (error: PostgresError, kind: new (message: string) => PostgresError, words: RegExp) => {
@@ -326,13 +337,14 @@ describe('how the server lets us in', () => {
 
   beforeAll(async () => {
     server = await startPostgres({ dataDir: file('tls') });
-    const users = ['encrypted', 'plain', 'scram', 'md5', 'clear'];
+    const users = ['encrypted', 'plain', 'scram', 'md5', 'clear', 'trusted'];
     const rules = [
       'hostssl all encrypted 127.0.0.1/32 scram-sha-256',
       'hostnossl all plain 127.0.0.1/32 scram-sha-256',
       'host all scram 127.0.0.1/32 scram-sha-256',
       'host all md5 127.0.0.1/32 md5',
       'host all clear 127.0.0.1/32 password',
+      'host all trusted 127.0.0.1/32 trust',
       'host all postgres 127.0.0.1/32 password',
     ];
     await writeFile(path.join(server.dataDir, 'pg_hba.conf'), `${rules.join('\n')}\n`);
@@ -351,7 +363,7 @@ describe('how the server lets us in', () => {
   });
   const relayed = (user: string) => targetOf(url(user), 'neon', relay.wsProxy);
 
-  it.each(['scram', 'md5', 'clear'])('by %s, with both drivers', async (user) => {
+  it.each(['scram', 'md5', 'clear', 'trusted'])('by %s, with both drivers', async (user) => {
     await works(targetOf(url(user)));
     await works(relayed(user));
   });
@@ -365,6 +377,99 @@ describe('how the server lets us in', () => {
         const wrong = { ...target, url: target.url.replace('sesame%3Dopen', from) };
         expectCure(await failureOf(wrong), AccessRefused, words);
       }
+  });
+
+  let lag: Lag;
+  beforeAll(async () => {
+    lag = await startLag({ target: server.port, ms: 2 });
+    await admin('CREATE TABLE read (words text)', 'GRANT ALL ON read TO PUBLIC');
+  });
+  afterAll(async () => lag.stop());
+  const flights = async (use: () => Promise<unknown>) => {
+    const before = await lag.roundTrips();
+    await use();
+    return (await lag.roundTrips()) - before;
+  };
+  /** How many round trips it saves not to open first. */
+  const saved = async (target: Target) => {
+    const greet = async (opening: Promise<Session>) => {
+      const session = await opening;
+      await session.send('SELECT 1');
+      session.destroy(new ConnectionLost('enough'));
+    };
+    const opened = await flights(async () => greet(Session.open(target)));
+    return opened - (await flights(async () => greet(Session.atFirstMessage(target))));
+  };
+  const far = (user: string, query = '') => targetOf(through(url(user, query), lag));
+
+  describe('a first message', () => {
+    it.each([
+      ['clear', 1],
+      ['md5', 1],
+      ['scram', 0], // the server has not proved who it is
+      ['trusted', 0], // there is no flight of a password
+    ])('leaves in one flight with the password: %s', async (user, flight) => {
+      expect(await saved(far(user))).toBe(flight);
+      const overRelay = await startRelay({ allow: [`127.0.0.1:${lag.port}`] });
+      expect(await saved(targetOf(through(url(user), lag), 'neon', overRelay.wsProxy))).toBe(flight);
+      await overRelay.stop();
+    });
+
+    it('is read by a server that lets us in, once, and by none that refuses us', async () => {
+      const say = (words: string) => `INSERT INTO read VALUES ('${words}')`;
+      for (const user of ['clear', 'md5', 'scram', 'trusted'])
+        for (const target of [targetOf(url(user)), relayed(user)]) {
+          const words = `${user} ${target.driver}`;
+          const session = await Session.atFirstMessage(target);
+          await session.send(say(words));
+          await session.close();
+          const wrong = { ...target, url: target.url.replace('sesame%3Dopen', 'sesame-shut') };
+          if (user === 'trusted') wrong.url = wrong.url.replace('/postgres', '/nowhere');
+          const refused = (await Session.atFirstMessage(wrong)).send(say(`${words} refused`));
+          await expect(refused).rejects.toThrow(AccessRefused);
+        }
+      const reader = await Session.open(targetOf(server.url));
+      const { rows } = await reader.query('SELECT words FROM read ORDER BY 1');
+      await reader.close();
+      const all = ['clear', 'md5', 'scram', 'trusted'].flatMap((user) => [`${user} neon`, `${user} pg`]);
+      expect(rows.map((row) => String((row as { words: unknown }).words))).toEqual(all);
+    });
+
+    it('that the server refuses is a statement’s error, and the session lives', async () => {
+      for (const target of [targetOf(url('clear')), relayed('clear'), targetOf(url('trusted'))]) {
+        const session = await Session.atFirstMessage(target);
+        await expect(session.send('SELECT 1; SELECT 1/0; SELECT 2')).rejects.toMatchObject({ code: '22012' });
+        expect((await session.send('SELECT 3 AS n')).at(-1)?.rows).toEqual([{ n: 3 }]);
+        await session.close();
+      }
+    });
+
+    it('with parameters waits until it is asked for', async () => {
+      for (const target of [targetOf(url('clear')), relayed('clear')]) {
+        const session = await Session.atFirstMessage(target);
+        expect((await session.query('SELECT $1::int AS n', [7])).rows).toEqual([{ n: 7 }]);
+        await session.close();
+      }
+    });
+
+    it('counts as sent when it left, and has its own time besides that of connecting', async () => {
+      const session = await Session.atFirstMessage({ ...far('clear'), connectTimeoutMs: 20_000 });
+      const startedAt = performance.now();
+      await session.send('SELECT pg_sleep(0.3)', 5_000);
+      const since = elapsedMs(session.answeredMessageSentAt);
+      expect(since).toBeGreaterThanOrEqual(300);
+      expect(since).toBeLessThan(performance.now() - startedAt);
+      await session.close();
+      const late = await Session.atFirstMessage(targetOf(url('clear')));
+      await expect(late.send('SELECT pg_sleep(9)', 300)).rejects.toMatchObject({ name: 'ConnectionLost', message: 'no answer within 300 ms' }); // prettier-ignore
+      await admin(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(9)%' AND pid <> pg_backend_pid()`); // prettier-ignore
+    });
+
+    it('that is never sent leaves nothing behind', async () => {
+      const session = await Session.atFirstMessage(targetOf(url('clear')));
+      await session.close();
+      await expect(session.send('SELECT 1')).rejects.toThrow(ConnectionLost);
+    });
   });
 
   it('says that the server has no TLS', async () => {
@@ -429,6 +534,11 @@ describe('how the server lets us in', () => {
       await works(targetOf(url('encrypted', withCa(), 'localhost')));
       await works(targetOf(url('encrypted', '?sslmode=no-verify')));
       await works(targetOf(url('encrypted', '?sslmode=require&uselibpqcompat=true')));
+    });
+
+    it('a first message leaves with SCRAM’s last word, where a certificate has shown whose server it is', async () => {
+      expect(await saved(far('scram', withCa()))).toBe(1);
+      expect(await saved(far('scram', '?sslmode=no-verify'))).toBe(0);
     });
 
     it('a private CA, named by NODE_EXTRA_CA_CERTS', async () => {

@@ -96,7 +96,10 @@ describe.runIf(installed)('behind PgBouncer', () => {
     await db.query('CREATE TABLE told (n int)');
     for (let n = 0; n < 100; n++) {
       const session = await Session.open(road.target);
-      await session.send('BEGIN');
+      const pid = (await session.send('SELECT pg_backend_pid() AS pid; BEGIN'))[0]?.rows[0] as {
+        pid: number;
+      };
+      if (n % 2) session.answeredBy(pid.pid); // which is not what the pooler named
       await session.farewell(`INSERT INTO told VALUES (${n}); COMMIT`);
     }
     const told = async () => db.query('SELECT count(*)::int AS n FROM told');

@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { cancelRun } from '../src/cancel.ts';
-import { coordinate, type Coordinator } from '../src/coordinate.ts';
+import { coordinate as deliver, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import { logOutcome, triesAtMost, type Sink } from '../src/publish.ts';
@@ -52,6 +52,13 @@ beforeEach(async () => {
 function publishing(overrides: Partial<Coordinator> = {}): Coordinator {
   const sinks = [eventBridgeSink({ bus: 'outcomes', endpoint: bus.url })];
   return coordinatorOn(db.url, { sinks, publishTimeoutMs: 1_000, ...overrides });
+}
+
+/** And waits until its last words, which nobody waits for, have come through: until its sessions are gone. */
+async function coordinate(...delivery: Parameters<typeof deliver>): Promise<RunRecord> {
+  const run = await deliver(...delivery);
+  await db.assertNoLeaks().catch(() => undefined); // where a test has others open
+  return run;
 }
 
 async function runOnce(coordinator: Coordinator): Promise<RunRecord> {

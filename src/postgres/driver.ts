@@ -2,6 +2,7 @@ import type { EventEmitter } from 'node:events';
 import { lookup } from 'node:dns/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { CustomTypesConfig, QueryConfig, QueryResult } from 'pg';
+import { moment, type Moment } from './moment.ts';
 export type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from 'pg';
 
 export type DriverName = 'pg' | 'neon';
@@ -26,8 +27,9 @@ export interface DriverClient {
   readonly host: string;
   readonly ssl: unknown;
   password: unknown;
-  /** Emits each message of the server by its name, so also `errorMessage` and `readyForQuery`. */
-  readonly connection: EventEmitter & { readonly stream: Stream; sync(): void };
+  /** The backend's, as the server told it at the start; a pooler makes numbers up. */
+  readonly processID: number | null;
+  readonly connection: Connection;
   connect(): Promise<unknown>;
   query(query: QueryConfig): Promise<QueryResult | QueryResult[]>;
   on(event: 'error', listener: (error: unknown) => void): unknown;
@@ -35,7 +37,18 @@ export interface DriverClient {
   escapeLiteral(text: string): string;
 }
 
+/** Emits each message of the server by its name, so also `errorMessage` and `readyForQuery`. */
+interface Connection extends EventEmitter {
+  readonly stream: Stream;
+  password(words: string): void;
+  sendSCRAMClientFinalMessage(words: string): void;
+  query(sql: string): void;
+  sync(): void;
+}
+
 interface Stream extends EventEmitter {
+  cork?(): void;
+  uncork?(): void;
   write(bytes: Uint8Array, written?: () => void): unknown;
   destroy(): void;
   unref(): unknown;
@@ -146,6 +159,48 @@ export async function whyUnreached(thrown: unknown, client: DriverClient, target
   return Promise.race([looked, delay(500, thrown, { ref: false })]);
 }
 
+/**
+ * Before `connect()`: has the first query leave in one flight with the client's last word about its password. The server
+ * reads it once it has let us in, and never where it refuses us. Not after SCRAM without TLS: there the server proves who
+ * it is by its answer alone, and until then a query is none of its business. The driver itself goes on as ever; it is only
+ * kept from writing that query a second time.
+ * @returns when the query left
+ */
+export function sendWithPassword(client: DriverClient, target: Target, sql: string): () => Moment | null {
+  const { connection } = client;
+  const query = connection.query.bind(connection);
+  let leftAt: Moment | null = null;
+  const leave = () => {
+    leftAt = moment();
+    query(sql);
+  };
+  const lastWords = (method: 'password' | 'sendSCRAMClientFinalMessage') => {
+    const say = connection[method].bind(connection);
+    connection[method] = (words) => {
+      connection.stream.cork?.();
+      say(words);
+      leave();
+      connection.stream.uncork?.();
+    };
+  };
+  // To Neon's own hosts their driver sends the password, and then the query, before it hears anything.
+  if (target.driver === 'pg' || target.relay !== undefined) {
+    lastWords('password');
+    if (target.driver === 'pg' && knowsServer(client.ssl)) lastWords('sendSCRAMClientFinalMessage');
+  }
+  connection.query = (text) => {
+    connection.query = query;
+    if (text !== sql) query(text);
+    else if (leftAt === null) leave();
+  };
+  return () => leftAt;
+}
+
+/** By its certificate. */
+function knowsServer(tls: unknown): boolean {
+  return tls === true || (typeof tls === 'object' && tls !== null && !('rejectUnauthorized' in tls && !tls.rejectUnauthorized)); // prettier-ignore
+}
+
 export interface Statement {
   readonly query: QueryConfig | string;
   readonly values?: readonly unknown[] | undefined;
@@ -186,19 +241,20 @@ export async function ask(
   return answer;
 }
 
-/** How long last statements keep their distance to the goodbye where no answer comes before, ms. */
+/** How long last statements keep their distance to a goodbye through a pooler where no answer comes before, ms. */
 const gapMs = 20;
 
 /**
  * Sends last statements, if there are any, and the goodbye. Resolves when the bytes have left the process. The server
  * ends the connection when it has come to the goodbye. A FIN of ours before that, or a WebSocket's close, would have it
  * break off a statement in the middle, where `client_connection_check_interval` is set. And PgBouncer throws statements
- * away that it reads together with the goodbye, so this follows their answer, or, where that is slow, a moment later.
+ * away that it reads together with the goodbye, so unless nobody stands between, this follows their answer, or, where that
+ * is slow, a moment later.
  */
 export async function part(
   client: DriverClient,
   driver: DriverName,
-  sql: string | null,
+  { sql, straight }: { readonly sql: string | null; readonly straight: boolean },
   limit: AbortSignal,
 ): Promise<void> {
   const { connection } = client;
@@ -207,13 +263,16 @@ export async function part(
   // What still comes belongs to nobody, and the drivers would throw it at somebody.
   connection.removeAllListeners();
   connection.on('error', () => undefined);
-  if (sql !== null) {
-    const answered = new Promise((resolve) => connection.once('readyForQuery', resolve));
-    await send(stream, simpleQuery(sql), limit);
-    await Promise.race([answered, delay(gapMs, undefined, { signal: limit })]);
-  }
-  await send(stream, Buffer.from([0x58, 0, 0, 0, 4]), limit);
+  const last = sql === null ? Buffer.alloc(0) : simpleQuery(sql);
+  if (sql === null || straight) return send(stream, Buffer.concat([last, goodbye]), limit);
+  const answered = new Promise((resolve) => connection.once('readyForQuery', resolve));
+  await send(stream, last, limit);
+  await Promise.race([answered, delay(gapMs, undefined, { signal: limit })]);
+  await send(stream, goodbye, limit);
 }
+
+/** Terminate, which has no answer. */
+const goodbye = Buffer.from([0x58, 0, 0, 0, 4]);
 
 function simpleQuery(sql: string): Buffer {
   const text = Buffer.from(sql.replaceAll('\0', '') + '\0');

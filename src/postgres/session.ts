@@ -6,6 +6,7 @@ import {
   makeClient,
   part,
   plain,
+  sendWithPassword,
   watchAttempt,
   whyUnreached,
   type Attempt,
@@ -64,6 +65,8 @@ export class Session {
   readonly #loss: Promise<never>;
   #onFailure: (error: unknown) => void = () => undefined;
   #opening: NodeJS.Timeout | undefined;
+  /** What connecting may take, ms; null once it has begun. */
+  #toConnectMs: number | null;
   #connected = false;
   /** Whether the server has answered; with Neon's own hosts that is later. */
   #opened = false;
@@ -76,11 +79,13 @@ export class Session {
   #lastWords: ServerError | null = null;
   /** Whether it has said that it is ready for the next message. */
   #ready = false;
+  #straight = false;
 
-  private constructor(client: DriverClient, target: Target, startedAt: Moment) {
+  private constructor(client: DriverClient, target: Target, startedAt: Moment, toConnectMs: number) {
     this.#client = client;
     this.#target = target;
     this.#answered = startedAt;
+    this.#toConnectMs = toConnectMs;
     this.#attempt = watchAttempt(client, target);
     this.#loss = new Promise((_, reject) => {
       this.#lost.signal.addEventListener('abort', () => {
@@ -102,16 +107,26 @@ export class Session {
    * @param timeoutMs what is left of the invocation
    * @throws {CannotConnect | AccessRefused}
    */
-  static async open(target: Target, { timeoutMs = Infinity } = {}): Promise<Session> {
+  static async open(target: Target, limit: { readonly timeoutMs?: number } = {}): Promise<Session> {
+    const session = await Session.atFirstMessage(target, limit);
+    await session.#connect();
+    return session;
+  }
+
+  /**
+   * A session that connects with its first message, which leaves in one flight with the password: a round trip less. It is
+   * that message which fails where no session can be had, by the limits and with the errors of `open`; then it was not
+   * read, unless the connection went after the server had let us in and before we heard of it.
+   * @throws {CannotConnect} where the URL can't be used
+   */
+  static async atFirstMessage(target: Target, { timeoutMs = Infinity } = {}): Promise<Session> {
     const limitMs = Math.max(0, Math.min(target.connectTimeoutMs, timeoutMs));
     const startedAt = moment();
     const client = await makeClient(target).catch((cause: unknown) => {
       const words = cause instanceof Error ? cause.message : 'the driver refuses it';
       throw new CannotConnect(`DATABASE_URL cannot be used (${words}): correct it`, { cause });
     });
-    const session = new Session(client, target, startedAt);
-    await session.#connect(limitMs);
-    return session;
+    return new Session(client, target, startedAt, limitMs);
   }
 
   /** Aborts, with a `PostgresError` as its reason, once the connection is gone or given up. */
@@ -157,6 +172,14 @@ export class Session {
     return Array.isArray(result) ? (result.at(-1) as QueryResult) : result;
   }
 
+  /**
+   * Tells which backend has answered. Is it the one that the server named at the start, nobody stands between who could
+   * lose what comes with a goodbye, and so a farewell waits for nothing.
+   */
+  answeredBy(backendPid: number): void {
+    this.#straight = backendPid === this.#client.processID;
+  }
+
   literal(text: string): string {
     return this.#client.escapeLiteral(text);
   }
@@ -175,15 +198,17 @@ export class Session {
   }
 
   /**
-   * Sends `sql` as one simple-protocol message and then the goodbye, waits until both have left the process (for at
-   * most a quarter of a second), and doesn't ask what became of them: the server runs the statements, then hangs up.
+   * Sends `sql` as one simple-protocol message and the goodbye, waits until both have left the process (for at most a
+   * quarter of a second), and doesn't ask what became of them: the server runs the statements, then hangs up.
    * What is under way comes before it; what then waits for its answer is rejected. Never throws.
    */
   async farewell(sql: string): Promise<void> {
     await this.#part(sql);
   }
 
-  async #connect(limitMs: number): Promise<void> {
+  async #connect(): Promise<void> {
+    const limitMs = this.#toConnectMs ?? 0;
+    this.#toConnectMs = null;
     const failure = new Promise<never>((_, reject) => (this.#onFailure = reject));
     const startedAt = this.#answered;
     this.#opening = setTimeout(() => this.#onFailure(new NoAnswer(limitMs)), limitMs - elapsedMs(startedAt));
@@ -226,10 +251,15 @@ export class Session {
     if (this.#lost.signal.aborted) return;
     clearTimeout(this.#opening);
     this.#lost.abort(new ConnectionLost('the session was closed'));
+    if (!this.#connected) {
+      breakSocket(this.#client);
+      return;
+    }
     const tooLong = new AbortController();
     const over = new Promise<void>((resolve) => tooLong.signal.addEventListener('abort', () => resolve()));
     const timer = setTimeout(() => tooLong.abort(), partingMs);
-    const parted = part(this.#client, this.#target.driver, sql, tooLong.signal).catch(() => undefined);
+    const words = { sql, straight: this.#straight };
+    const parted = part(this.#client, this.#target.driver, words, tooLong.signal).catch(() => undefined);
     await Promise.race([parted, over]);
     clearTimeout(timer);
     if (tooLong.signal.aborted) breakSocket(this.#client);
@@ -253,23 +283,42 @@ export class Session {
   async #deliver(statement: Statement, options: Exchange): Promise<QueryResult | QueryResult[]> {
     this.#lost.signal.throwIfAborted();
     const config = readOnce(statement);
+    const first = this.#toConnectMs === null ? null : await this.#connectWith(config, options);
     const timer = this.#limit(options.timeoutMs);
     this.#underWaySince = moment();
     try {
+      if (first) return await this.#heard(first.answer, first.leftAt() ?? this.#answered, options);
       // With Neon's own hosts the first message follows the password, before the server has said anything.
       if (this.#opened) await this.#inStep();
-      return await this.#answer(config, options);
+      [this.#refused, this.#ready] = [null, false];
+      const sentAt = moment();
+      return await this.#heard(ask(this.#client, this.#target.driver, config, options), sentAt, options);
     } finally {
       clearTimeout(timer);
       this.#underWaySince = null;
     }
   }
 
-  async #answer(query: QueryConfig, options: Exchange): Promise<QueryResult | QueryResult[]> {
-    const sentAt = moment();
-    [this.#refused, this.#ready] = [null, false];
+  /** Its query waits in the driver's queue, and hears the answer, whoever has sent it. One with parameters has to wait. */
+  async #connectWith(config: QueryConfig, options: Exchange): Promise<First | null> {
+    if (config.values !== undefined || options.alone) {
+      await this.#connect();
+      return null;
+    }
+    const leftAt = sendWithPassword(this.#client, this.#target, config.text);
+    const answer = ask(this.#client, this.#target.driver, config, options);
+    answer.catch(() => undefined);
+    await this.#connect();
+    return { answer, leftAt };
+  }
+
+  async #heard(
+    asked: Promise<QueryResult | QueryResult[]>,
+    sentAt: Moment,
+    options: Exchange,
+  ): Promise<QueryResult | QueryResult[]> {
     try {
-      const answer = await this.#orLost(ask(this.#client, this.#target.driver, query, options));
+      const answer = await this.#orLost(asked);
       this.#answered = sentAt;
       return answer;
     } catch (thrown) {
@@ -326,6 +375,12 @@ export class Session {
     answer.catch(() => undefined); // when the connection goes first, its own rejection comes to nobody
     return Promise.race([answer, this.#loss]);
   }
+}
+
+/** A first message, and when it left. */
+interface First {
+  readonly answer: Promise<QueryResult | QueryResult[]>;
+  readonly leftAt: () => Moment | null;
 }
 
 interface Exchange extends Omit<QueryOptions, 'timeoutMs'> {

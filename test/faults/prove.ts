@@ -351,6 +351,42 @@ const breaks: readonly Break[] = [
     edits: [['(r.status NOT IN', '(true OR r.status NOT IN']],
     red: ['sweep', 'deletes old runs, but of each job neither'],
   },
+  {
+    promise: 'a first message leaves ahead of the password',
+    file: 'src/postgres/driver.ts',
+    edits: [['      say(words);\n      leave();', '      leave();\n      say(words);']],
+    red: ['connect', 'is read by a server that lets us in'],
+  },
+  {
+    promise: 'a first message leaves twice',
+    file: 'src/postgres/driver.ts',
+    edits: [['else if (leftAt === null) leave();', 'else leave();']],
+    red: ['connect', 'is read by a server that lets us in'],
+  },
+  {
+    promise: 'a first message leaves before SCRAM has shown whose server it is',
+    file: 'src/postgres/driver.ts',
+    edits: [["target.driver === 'pg' && knowsServer(client.ssl)", "target.driver === 'pg'"]],
+    red: ['connect', 'leaves in one flight with the password'],
+  },
+  {
+    promise: 'a first message counts from when it could be answered',
+    file: 'src/postgres/session.ts',
+    edits: [['first.leftAt() ?? this.#answered', 'moment()']],
+    red: ['connect', 'counts as sent when it left'],
+  },
+  {
+    promise: 'last words get lost with the goodbye',
+    file: 'src/postgres/driver.ts',
+    edits: [['Buffer.concat([last, goodbye])', 'goodbye']],
+    red: ['session', 'has its statements run and leaves no backend'],
+  },
+  {
+    promise: 'last words through a pooler leave with the goodbye',
+    file: 'src/postgres/session.ts',
+    edits: [['backendPid === this.#client.processID', 'backendPid > 0']],
+    red: ['pooler', 'runs the last statements of a session'],
+  },
   // Accounts and publishing: changes that once went unnoticed.
   {
     promise: 'those about to enter are settled as lost',
