@@ -315,6 +315,9 @@ DECLARE
   catching_up uuid;
   owed      boolean := false;
   owes      boolean;
+  paused    boolean := false;
+  is_known  boolean;
+  is_first  boolean;
   made      cronce.run;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -353,6 +356,12 @@ BEGIN
     END IF;
   END IF;
 
+  SELECT j.owes, j.paused_at IS NOT NULL INTO owes, paused FROM cronce.job j
+    WHERE j.deployment = own_deployment AND j.name = own_job;
+  is_known := FOUND;
+  is_first := NOT EXISTS (SELECT FROM cronce.run r
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self);
+
   IF key IS NULL THEN
     SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
     IF reason IS NULL AND (policy ->> 'replace')::boolean THEN
@@ -382,6 +391,10 @@ BEGIN
     END IF;
     IF owed THEN
       reason := 'held';
+    ELSIF is_first AND paused IS NOT TRUE AND NOT (want ->> 'offSchedule')::boolean
+        AND (at < (want ->> 'scheduledFor')::timestamptz + make_interval(secs => least(
+          (policy ->> 'retentionMs')::numeric, (policy ->> 'startDeadlineMs')::numeric) / 1000)) IS NOT FALSE THEN
+      NULL; -- nothing that a refusal could go by
     ELSE
       SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
     END IF;
@@ -412,12 +425,12 @@ BEGIN
     END IF;
   END IF;
 
-  SELECT j.owes INTO owes FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
-  IF NOT FOUND THEN
+  IF NOT is_known THEN
     INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
   END IF;
   IF reason IS NULL THEN
-    made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again);
+    made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again,
+      is_first);
   ELSE
     made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
     IF owed AND owes IS NOT TRUE THEN -- a hint, not worth a wait
@@ -1372,7 +1385,7 @@ AS $function$
 $function$
 
 
-CREATE OR REPLACE FUNCTION cronce.start_run(p jsonb, at timestamp with time zone, own_key bigint, rest_ms integer, blocker uuid, least_fence bigint, again boolean)
+CREATE OR REPLACE FUNCTION cronce.start_run(p jsonb, at timestamp with time zone, own_key bigint, rest_ms integer, blocker uuid, least_fence bigint, again boolean, is_first boolean)
  RETURNS cronce.run
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1400,11 +1413,12 @@ BEGIN
   INSERT INTO cronce.run AS r (id, deployment, job, slot, scheduled_for, slot_guessed, trigger, delivery_id, requested_by, request_reason,
       params, status, blocked_by, blocked_by_deployment, lock_name, lock_key, guard_key, fence, backend_pid, attempt, max_attempts, after_lost, lease_ms,
       lock_delay_ms, delayed_ms, received_at, claimed_at, started_at)
-    VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot', cronce.due_time(p), (want ->> 'slotGuessed')::boolean,
+    VALUES (self, p ->> 'deployment', want ->> 'job', want ->> 'slot',
+      CASE WHEN (want ->> 'scheduledForGuessed')::boolean THEN cronce.due_time(p) ELSE (want ->> 'scheduledFor')::timestamptz END, (want ->> 'slotGuessed')::boolean,
       want ->> 'trigger', want ->> 'deliveryId', want ->> 'requestedBy', want ->> 'requestReason',
       coalesce(want -> 'params', 'null'), 'running',
       blocker, whose, p #>> '{lock,name}', own_key, (p #>> '{lock,guard}')::bigint, token, pg_backend_pid(),
-      cronce.next_attempt(p ->> 'deployment', want ->> 'job', want ->> 'slot', self),
+      CASE WHEN is_first THEN 1 ELSE cronce.next_attempt(p ->> 'deployment', want ->> 'job', want ->> 'slot', self) END,
       (p #>> '{policy,maxAttempts}')::integer, p #>> '{policy,afterLost}', (p ->> 'leaseMs')::integer,
       (p ->> 'lockDelayMs')::integer, nullif(rest_ms, 0), at, clock_timestamp(), at)
     RETURNING r.* INTO made;

@@ -596,7 +596,7 @@ describe('claim', () => {
   it('never overwrites what a run has become', async () => {
     const s = stage(db);
     const id = await s.run({ status: 'cancelled', final: true });
-    const call = 'record(cronce.start_run($1, now(), $2, 0, NULL, 1, true))';
+    const call = 'record(cronce.start_run($1, now(), $2, 0, NULL, 1, true, false))';
     expect(await s.ask(call, s.claim({ run: { id } }), s.key)).toMatchObject({ id, status: 'cancelled' });
     expect(await s.row(id)).toMatchObject({ status: 'cancelled', fence: '1' });
   });

@@ -40,6 +40,9 @@ DECLARE
   catching_up uuid;
   owed      boolean := false;
   owes      boolean;
+  paused    boolean := false;
+  is_known  boolean;
+  is_first  boolean;
   made      cronce.run;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -78,6 +81,12 @@ BEGIN
     END IF;
   END IF;
 
+  SELECT j.owes, j.paused_at IS NOT NULL INTO owes, paused FROM cronce.job j
+    WHERE j.deployment = own_deployment AND j.name = own_job;
+  is_known := FOUND;
+  is_first := NOT EXISTS (SELECT FROM cronce.run r
+    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self);
+
   IF key IS NULL THEN
     SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
     IF reason IS NULL AND (policy ->> 'replace')::boolean THEN
@@ -107,6 +116,10 @@ BEGIN
     END IF;
     IF owed THEN
       reason := 'held';
+    ELSIF is_first AND paused IS NOT TRUE AND NOT (want ->> 'offSchedule')::boolean
+        AND (at < (want ->> 'scheduledFor')::timestamptz + make_interval(secs => least(
+          (policy ->> 'retentionMs')::numeric, (policy ->> 'startDeadlineMs')::numeric) / 1000)) IS NOT FALSE THEN
+      NULL; -- nothing that a refusal could go by
     ELSE
       SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
     END IF;
@@ -137,12 +150,12 @@ BEGIN
     END IF;
   END IF;
 
-  SELECT j.owes INTO owes FROM cronce.job j WHERE j.deployment = own_deployment AND j.name = own_job;
-  IF NOT FOUND THEN
+  IF NOT is_known THEN
     INSERT INTO cronce.job (deployment, name, first_seen_at) VALUES (own_deployment, own_job, at) ON CONFLICT DO NOTHING;
   END IF;
   IF reason IS NULL THEN
-    made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again);
+    made := cronce.start_run(p, at, key, rest_ms, CASE WHEN rest_ms > 0 THEN blocker END, least_fence, again,
+      is_first);
   ELSE
     made := cronce.skip_run(p, at, key, reason, blocker, owed, again);
     IF owed AND owes IS NOT TRUE THEN -- a hint, not worth a wait

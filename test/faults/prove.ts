@@ -352,6 +352,18 @@ const breaks: readonly Break[] = [
     red: ['sweep', 'deletes old runs, but of each job neither'],
   },
   {
+    promise: 'a paused job runs',
+    file: 'infra/sql/claim.sql',
+    edits: [['is_first AND paused IS NOT TRUE AND', 'is_first AND']],
+    red: ['sweep', 'turns deliveries away, by whom and why'],
+  },
+  {
+    promise: 'a slot runs though its time has run out',
+    file: 'infra/sql/claim.sql',
+    edits: [['/ 1000)) IS NOT FALSE THEN', '/ 1000)) IS NOT NULL THEN']],
+    red: ['sweep', 'come too late where the job has a deadline'],
+  },
+  {
     promise: 'a first message leaves ahead of the password',
     file: 'src/postgres/driver.ts',
     edits: [['      say(words);\n      leave();', '      leave();\n      say(words);']],
