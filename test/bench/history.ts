@@ -20,6 +20,8 @@ export interface History {
   readonly rows: { readonly short: number; readonly long: number };
   /** Of the long history, its indexes too. */
   readonly bytesARun: number;
+  /** Of the write-ahead log, for a run from its claim to its stamp. */
+  readonly walBytesARun: number;
   readonly lines: readonly HistoryLine[];
 }
 
@@ -47,10 +49,30 @@ export async function history(stand: Stand, pairs: number, longRows: number): Pr
     const lines = [...(await filters(long, short, pairs)), ...(await wholes(long, short, pairs))];
     const [size] = await long.query(`SELECT pg_total_relation_size('cronce.run')::float8 AS bytes`);
     const bytesARun = Math.round(Number(size?.['bytes']) / longRows);
-    return { rows: { short: shortRows, long: longRows }, bytesARun, lines };
+    const walBytesARun = await walOfARun(long);
+    return { rows: { short: shortRows, long: longRows }, bytesARun, walBytesARun, lines };
   } finally {
     await Promise.all([long.drop(), short.drop()]);
   }
+}
+
+/** Without the whole pages that the first write after a checkpoint takes along. */
+async function walOfARun(db: TestDatabase): Promise<number> {
+  const runs = 50;
+  const position = async () => {
+    const [row] = await db.query(
+      `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 AS bytes`,
+    );
+    return Number(row?.['bytes']);
+  };
+  const deliverAll = async () => {
+    for (let n = 0; n < runs; n++) await deliver(jobs[0] as Job, { target: targetOf(db.url) }, 'succeeded');
+    await db.assertNoLeaks();
+  };
+  await deliverAll(); // touches the pages
+  const before = await position();
+  await deliverAll();
+  return Math.round(((await position()) - before) / runs);
 }
 
 async function filled({ serverUrl }: Stand, rows: number): Promise<TestDatabase> {

@@ -33,12 +33,12 @@ export function tablesOf({ flights, invocation, cold, history }: Results): strin
   return parts.join('\n');
 }
 
-function historyTables({ rows, bytesARun, lines }: History): string {
+function historyTables({ rows, bytesARun, walBytesARun, lines }: History): string {
   const of = (kind: HistoryLine['kind']) =>
     table(['', 'ratio'], lines.filter((line) => line.kind === kind).map(({ what, ratio }) => [what, shown(ratio)])); // prettier-ignore
   const [long, short] = [rows.long, rows.short].map((count) => count.toLocaleString('en'));
   return (
-    `At ${long} runs ÷ at ${short}. A run takes ${bytesARun} bytes of the table and its indexes.\n\n` +
+    `At ${long} runs ÷ at ${short}. A run takes ${bytesARun} bytes of the table and its indexes, and ${walBytesARun} of write-ahead log.\n\n` +
     `From connecting to having closed:\n\n${of('whole')}\nFilters of \`GET /runs\`, each on an open, warm session:\n\n${of('filter')}`
   );
 }
