@@ -3,9 +3,10 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { cancelRun } from '../src/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import { defineJob, type WorkContext } from '../src/job.ts';
+import { AccessRefused } from '../src/postgres/errors.ts';
 import { Session } from '../src/postgres/session.ts';
 import { hasPgbouncer, pgbouncerWay, type Road, type Way } from './faults/ways.ts';
-import { coordinatorOn, deliveryFor } from './support/coordinator.ts';
+import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { openPublic } from './support/bed.ts';
 import { scratchFolder } from './support/scratch.ts';
@@ -227,3 +228,56 @@ describe.runIf(installed)('behind PgBouncer with one session', () => {
     expect(JSON.stringify(done.error)).toMatch(/second (connection|session)/);
   });
 });
+
+/** What leaves with the password comes to the pooler before it has said that we are in. */
+describe.runIf(installed).each(['plain', 'md5', 'scram-sha-256'] as const)(
+  'PgBouncer that asks for a password: %s',
+  (login) => {
+    let db: TestDatabase;
+    let way: Awaited<ReturnType<typeof pgbouncerWay>>;
+    let folder: Awaited<ReturnType<typeof scratchFolder>>;
+    beforeAll(async () => {
+      db = await freshDatabase();
+      await db.query(openPublic(db.name));
+      folder = await scratchFolder();
+      way = await pgbouncerWay(db.url, folder.path, 2, login);
+    });
+    afterAll(async () => {
+      await way.close();
+      await folder.remove();
+      await db.drop();
+    });
+
+    it('reads a first message once it has let us in, also where its own sessions are new, or taken', async () => {
+      const target = targetOf(way.url);
+      await db.query('CREATE TABLE greeting (n int)');
+      const greet = async (n: number) => {
+        const session = await Session.atFirstMessage(target);
+        await session.send(`INSERT INTO greeting SELECT ${n} FROM pg_sleep(0.05)`);
+        await session.close();
+      };
+      const all = Array.from({ length: 20 }, (_, n) => n);
+      await Promise.all(all.map(greet));
+      expect(await db.query('SELECT n FROM greeting ORDER BY n')).toEqual(all.map((n) => ({ n })));
+    });
+
+    it('and reads none of one that it does not let in', async () => {
+      const target = targetOf(way.url.replace('secret', 'guess'));
+      const session = await Session.atFirstMessage(target);
+      await expect(session.send('CREATE TABLE never ()')).rejects.toThrow(AccessRefused);
+      expect(await db.query(`SELECT to_regclass('never') AS made`)).toEqual([{ made: null }]);
+    });
+
+    it('runs a job', async () => {
+      const task = defineJob({ name: 'asked', work: async () => 1 });
+      const run = async () =>
+        coordinate(
+          deliveryFor(task, '2026-11-29T12:00:00Z'),
+          60_000,
+          coordinatorOn(db.url, { target: targetOf(way.url) }),
+        );
+      expect(await run()).toMatchObject({ status: 'succeeded' });
+      expect(await run()).toMatchObject({ status: 'skipped', skipReason: 'duplicate' });
+    });
+  },
+);

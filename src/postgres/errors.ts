@@ -81,11 +81,13 @@ type Meaning<E extends PostgresError = PostgresError> = readonly [Kind<E>, cure:
 const tlsCure = 'add sslmode=verify-full to DATABASE_URL';
 const hbaCure = 'have this host, user and database allowed in its pg_hba.conf';
 
+const wrongPassword: Meaning = [AccessRefused, 'check user and password in DATABASE_URL'];
+
 /** No session is had. By SQLSTATE or its class; where one code has several causes, by the server's routine as well. */
 const refusals: Readonly<Record<string, Meaning>> = {
-  '28': [AccessRefused, 'check user and password in DATABASE_URL'],
+  '28': wrongPassword,
   '28000 InitializeSessionUserId': [AccessRefused, 'check the user in DATABASE_URL, and that it may LOGIN'],
-  '28P01': [AccessRefused, 'check user and password in DATABASE_URL'],
+  '28P01': wrongPassword,
   '3D000': [AccessRefused, 'check the database name in DATABASE_URL'],
   '42501': [AccessRefused, 'grant the user of DATABASE_URL the right to CONNECT to this database'],
   '53300': [
@@ -206,6 +208,8 @@ export function isPassing(error: unknown): boolean {
 export function cannotConnect(thrown: unknown, attempt: Attempt): PostgresError {
   if (thrown instanceof PostgresError && !(thrown instanceof ConnectionLost)) return thrown;
   if (attempt.askedForPassword && !attempt.hasPassword) return noPassword(thrown);
+  if (isServerError(thrown) && thrown.code === '08P01' && poolerRefuses.test(thrown.message))
+    return said(thrown, wrongPassword);
   if (isServerError(thrown))
     return thrown.routine === 'ClientAuthentication' ? refusedByRule(thrown, attempt) : turnedAway(thrown);
   const { code, words } = socketFailure(thrown);
@@ -217,6 +221,9 @@ function noPassword(cause: unknown): AccessRefused {
   const cure = 'put it into DATABASE_URL, percent-encoded, or into PGPASSWORD';
   return new AccessRefused(`the server asks for a password, and none is given: ${cure}`, { cause });
 }
+
+/** PgBouncer has one code for all that it says, and says it in English. */
+const poolerRefuses = /^(?:(?:password|SASL) authentication failed|no such user)/;
 
 /** No line of pg_hba.conf lets us in: most often because a server takes nothing unencrypted. */
 function refusedByRule(error: ServerError, { tls, driver }: Attempt): AccessRefused {

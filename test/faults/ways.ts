@@ -98,18 +98,24 @@ export async function hasPgbouncer(): Promise<boolean> {
   );
 }
 
+/** How PgBouncer lets its clients in: anyone, or who knows the password. */
+export type PoolerLogin = 'any' | 'plain' | 'md5' | 'scram-sha-256';
+
 /** PgBouncer in transaction mode, with a pool of so many sessions a lane. */
 export async function pgbouncerWay(
   databaseUrl: string,
   folder: string,
   poolSize = 2,
+  login: PoolerLogin = 'any',
 ): Promise<Way & { readonly url: string }> {
   const port = await freePort();
   const config = path.join(folder, `pgbouncer-${port}.ini`);
-  await writeFile(config, configuration(databaseUrl, port, poolSize), { mode: 0o600 });
-  const bouncer = await launch(config);
+  const users = path.join(folder, `pgbouncer-${port}.users`);
+  await writeFile(config, configuration(databaseUrl, { port, poolSize, login, users }), { mode: 0o600 });
+  await writeFile(users, '"any" "secret"\n', { mode: 0o600 });
+  const bouncer = await launch(config, users);
   await untilItListens(port);
-  const urlOf = (lane: number) => `postgres://any:any@127.0.0.1:${port}/lane_${lane}`;
+  const urlOf = (lane: number) => `postgres://any:secret@127.0.0.1:${port}/lane_${lane}`;
   return {
     name: 'pgbouncer',
     url: urlOf(0),
@@ -122,7 +128,14 @@ export async function pgbouncerWay(
   };
 }
 
-function configuration(databaseUrl: string, port: number, poolSize: number): string {
+interface PoolerSettings {
+  readonly port: number;
+  readonly poolSize: number;
+  readonly login: PoolerLogin;
+  readonly users: string;
+}
+
+function configuration(databaseUrl: string, { port, poolSize, login, users }: PoolerSettings): string {
   const { hostname, port: serverPort, pathname, username, password } = new URL(databaseUrl);
   const server = `host=${hostname} port=${serverPort} dbname=${pathname.slice(1)} user=${username} password=${password}`;
   const lanes = Array.from({ length: lanesAtMost }, (_, lane) => `lane_${lane} = ${server}`);
@@ -133,7 +146,8 @@ function configuration(databaseUrl: string, port: number, poolSize: number): str
     'listen_addr = 127.0.0.1',
     `listen_port = ${port}`,
     'unix_socket_dir =',
-    'auth_type = any',
+    `auth_type = ${login}`,
+    `auth_file = ${users}`,
     'pool_mode = transaction',
     `default_pool_size = ${poolSize}`,
     // After a restart of the server it would turn clients away for 15 s.
@@ -143,10 +157,10 @@ function configuration(databaseUrl: string, port: number, poolSize: number): str
 }
 
 /** It refuses to run as root. */
-async function launch(config: string): Promise<ChildProcess> {
+async function launch(config: string, users: string): Promise<ChildProcess> {
   const root = process.getuid?.() === 0;
   const nobody = 65_534;
-  if (root) await chown(config, nobody, nobody);
+  if (root) await Promise.all([config, users].map(async (file) => chown(file, nobody, nobody)));
   const bouncer = spawn(pgbouncer, ['-q', config], {
     stdio: 'ignore',
     ...(root ? { uid: nobody, gid: nobody } : {}),
