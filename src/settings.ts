@@ -1,6 +1,5 @@
 import { readFileSync } from 'node:fs';
 import { X509Certificate } from 'node:crypto';
-import * as v from 'valibot';
 import { unnamedDeployment } from './run.ts';
 import type { DriverName, Target } from './postgres/driver.ts';
 
@@ -34,31 +33,59 @@ export class SettingsError extends Error {
   override readonly name = 'SettingsError';
 }
 
-const wholeNumber = (least: number, most: number, why = '') => {
-  const allowed = `a whole number from ${least} to ${most}${why}`;
-  return v.pipe(
-    v.string(),
-    v.regex(/^\d+$/, allowed),
-    v.transform(Number),
-    v.minValue(least, allowed),
-    v.maxValue(most, allowed),
-  );
+/** Says in words what is allowed instead. */
+class Refusal extends Error {}
+
+type Reader<T> = (text: string) => T;
+
+function wholeNumber(least: number, most: number, why = ''): Reader<number> {
+  return (text) => {
+    const number = /^\d+$/.test(text) ? Number(text) : NaN;
+    if (number >= least && number <= most) return number;
+    throw new Refusal(`a whole number from ${least} to ${most}${why}`);
+  };
+}
+
+function matching(pattern: RegExp, allowed: string): Reader<string> {
+  return (text) => {
+    if (pattern.test(text)) return text;
+    throw new Refusal(allowed);
+  };
+}
+
+function oneOf<const T extends string>(all: readonly T[]): Reader<T> {
+  return (text) => {
+    const found = all.find((one) => one === text);
+    if (found !== undefined) return found;
+    throw new Refusal(`${all.slice(0, -1).join(', ')} or ${all.at(-1) ?? ''}`);
+  };
+}
+
+const anyText: Reader<string> = (text) => text;
+
+const url: Reader<string> = (text) => {
+  if (URL.canParse(text)) return text;
+  throw new Refusal('a URL');
 };
 
-const list = v.pipe(
-  v.string(),
-  v.transform((text) =>
-    text
-      .split(',')
-      .map((one) => one.trim())
-      .filter(Boolean),
-  ),
-);
+const list: Reader<readonly string[]> = (text) =>
+  text
+    .split(',')
+    .map((one) => one.trim())
+    .filter(Boolean);
 
-const tokens = v.pipe(
-  list,
-  v.everyItem((token) => token.length >= 16, 'tokens of at least 16 characters, separated by commas'),
-);
+const tokens: Reader<readonly string[]> = (text) => {
+  const all = list(text);
+  if (all.every((token) => token.length >= 16)) return all;
+  throw new Refusal('tokens of at least 16 characters, separated by commas');
+};
+
+const databaseUrl: Reader<string> = (text) => {
+  if (!/^postgres(ql)?:\/\//.test(text)) throw new Refusal('a postgres:// URL');
+  const fault = faultOf(text);
+  if (fault === undefined) return text;
+  throw new Refusal(`a postgres:// URL (${fault})`);
+};
 
 const sslModes = ['disable', 'prefer', 'require', 'verify-ca', 'verify-full', 'no-verify'];
 
@@ -118,54 +145,37 @@ function faultOfPem(file: string, kind: 'PRIVATE KEY' | 'CERTIFICATE'): string |
   }
 }
 
-/** An empty variable is an absent one: deployment templates can't leave one out. */
-const shape = v.strictObject({
-  DATABASE_URL: v.pipe(
-    v.string('a postgres:// URL'),
-    v.regex(/^postgres(ql)?:\/\//, 'a postgres:// URL'),
-    v.rawCheck(({ dataset, addIssue }) => {
-      const fault = dataset.typed ? faultOf(dataset.value) : undefined;
-      if (fault !== undefined) addIssue({ message: `a postgres:// URL (${fault})` });
-    }),
+const readers = {
+  DATABASE_URL: databaseUrl,
+  CRONCE_DEPLOYMENT: matching(
+    /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
+    'letters, digits, dots, hyphens and underscores, 100 at most',
   ),
-  CRONCE_DEPLOYMENT: v.optional(
-    v.pipe(
-      v.string(),
-      v.regex(
-        /^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$/,
-        'letters, digits, dots, hyphens and underscores, 100 at most',
-      ),
-    ),
-  ),
-  CRONCE_DRIVER: v.optional(v.picklist(['pg', 'neon'], 'pg or neon')),
-  CRONCE_NEON_RELAY: v.optional(v.string()),
-  CRONCE_CONNECT_TIMEOUT_MS: v.optional(wholeNumber(100, 60_000)),
-  CRONCE_LEASE_MS: v.optional(wholeNumber(2_000, 300_000)),
-  CRONCE_LOG_LEVEL: v.optional(v.picklist(['DEBUG', 'INFO', 'WARN', 'ERROR'], 'DEBUG, INFO, WARN or ERROR')),
-  CRONCE_JOB: v.optional(v.string()),
-  CRONCE_WITHOUT_JOBS: v.optional(list),
-  CRONCE_EVENT_BUS: v.optional(v.string()),
-  CRONCE_EVENT_BUS_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
-  CRONCE_PUBLISH_TIMEOUT_MS: v.optional(wholeNumber(100, 20_000)),
-  CRONCE_RETENTION_DAYS: v.optional(wholeNumber(14, 3_650, ' (a dead letter may wait for 14 days)')),
-  CRONCE_READ_TOKENS: v.optional(tokens),
-  CRONCE_RUN_TOKENS: v.optional(tokens),
-  CRONCE_FUNCTION_PREFIX: v.optional(v.string()),
-  CRONCE_LAMBDA_ENDPOINT: v.optional(v.pipe(v.string(), v.url('a URL'))),
-});
+  CRONCE_DRIVER: oneOf(['pg', 'neon']),
+  CRONCE_NEON_RELAY: anyText,
+  CRONCE_CONNECT_TIMEOUT_MS: wholeNumber(100, 60_000),
+  CRONCE_LEASE_MS: wholeNumber(2_000, 300_000),
+  CRONCE_LOG_LEVEL: oneOf(['DEBUG', 'INFO', 'WARN', 'ERROR']),
+  CRONCE_JOB: anyText,
+  CRONCE_WITHOUT_JOBS: list,
+  CRONCE_EVENT_BUS: anyText,
+  CRONCE_EVENT_BUS_ENDPOINT: url,
+  CRONCE_PUBLISH_TIMEOUT_MS: wholeNumber(100, 20_000),
+  CRONCE_RETENTION_DAYS: wholeNumber(14, 3_650, ' (a dead letter may wait for 14 days)'),
+  CRONCE_READ_TOKENS: tokens,
+  CRONCE_RUN_TOKENS: tokens,
+  CRONCE_FUNCTION_PREFIX: anyText,
+  CRONCE_LAMBDA_ENDPOINT: url,
+} satisfies Record<string, Reader<unknown>>;
+
+type Key = keyof typeof readers;
+type Read = { readonly [K in Key]?: ReturnType<(typeof readers)[K]> };
 
 const secret = new Set(['DATABASE_URL', 'CRONCE_READ_TOKENS', 'CRONCE_RUN_TOKENS']);
 
 /** @throws {SettingsError} */
 export function readSettings(environment: NodeJS.ProcessEnv = process.env): Settings {
-  const given = Object.fromEntries(
-    Object.entries(environment).filter(
-      ([key, text]) => (key === 'DATABASE_URL' || key.startsWith('CRONCE_')) && text !== '',
-    ),
-  );
-  const parsed = v.safeParse(shape, given);
-  if (!parsed.success) throw refusal(parsed.issues[0], given);
-  const env = parsed.output;
+  const env = readAll(environment);
   return {
     target: targetOf(env),
     deployment: env.CRONCE_DEPLOYMENT ?? unnamedDeployment,
@@ -191,18 +201,34 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
   };
 }
 
-function refusal(issue: v.BaseIssue<unknown>, given: Record<string, unknown>): SettingsError {
-  const key = String(issue.path?.[0]?.key);
-  if (!(key in shape.entries))
-    return new SettingsError(
-      `${key} is no setting of Cronce; known: ${Object.keys(shape.entries).join(', ')}`,
-    );
-  if (given[key] === undefined) return new SettingsError(`${key} is not set; give a postgres:// URL`); // the only one needed
-  const shown = secret.has(key) ? 'not one' : JSON.stringify(given[key]);
-  return new SettingsError(`${key} is ${shown}; allowed: ${issue.message}`);
+/** An empty variable is an absent one: deployment templates can't leave one out. */
+function readAll(environment: NodeJS.ProcessEnv): Read & { readonly DATABASE_URL: string } {
+  const read = Object.fromEntries(
+    Object.entries(readers).flatMap(([key, reader]) => {
+      const text = environment[key];
+      return text ? [[key, readOne(key, reader, text)]] : [];
+    }),
+  ) as Read;
+  const known = Object.keys(readers);
+  for (const [key, text] of Object.entries(environment))
+    if (key.startsWith('CRONCE_') && text && !known.includes(key))
+      throw new SettingsError(`${key} is no setting of Cronce; known: ${known.join(', ')}`);
+  const { DATABASE_URL } = read;
+  if (DATABASE_URL === undefined) throw new SettingsError('DATABASE_URL is not set; give a postgres:// URL');
+  return { ...read, DATABASE_URL };
 }
 
-function targetOf(env: v.InferOutput<typeof shape>): Target {
+function readOne(key: string, reader: Reader<unknown>, text: string): unknown {
+  try {
+    return reader(text);
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error;
+    const shown = secret.has(key) ? 'not one' : JSON.stringify(text);
+    throw new SettingsError(`${key} is ${shown}; allowed: ${error.message}`);
+  }
+}
+
+function targetOf(env: ReturnType<typeof readAll>): Target {
   const host = parsed(env.DATABASE_URL)?.hostname ?? '';
   const relay = env.CRONCE_NEON_RELAY;
   const onNeon = host.endsWith('.neon.tech') || relay !== undefined;
