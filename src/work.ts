@@ -38,12 +38,18 @@ export async function performWork(options: WorkOptions): Promise<WorkResult> {
   // A delayed run has the lock and beats, but its time begins with its work.
   if (options.restMs > 0) await waitFor(options.restMs, lock.signal);
   const endsAt = performance.now() + timeMs;
-  const timer = setTimeout(() => {
+  const timeLeftMs = () => endsAt - performance.now();
+  const expire = () => {
     deadline.abort(new Stop('deadline', `the run's time of ${Math.round(timeMs)} ms is over`));
-  }, timeMs);
+  };
+  const timer = setTimeout(expire, timeMs);
   try {
-    const reach = { tx, signal, ended: ended.signal, timeLeftMs: () => endsAt - performance.now() };
-    const working = start(options, tx, contextOf(run, options, reach));
+    const reach = { tx, signal, ended: ended.signal, timeLeftMs };
+    const working = start(options, tx, contextOf(run, options, reach)).then((result) => {
+      // The time decides: a busy process may hear of a statement's own limit, which ends with it, before its timer.
+      if (result.kind === 'threw' && timeLeftMs() <= 0) expire();
+      return result;
+    });
     return await orCutOff(working, signal, options.graceMs);
   } finally {
     clearTimeout(timer);

@@ -174,6 +174,18 @@ describe.each(drivers)('by %s', (_driver, override) => {
     await expect.poll(() => seen, { timeout: 2 * workMs }).toEqual(['deadline', expect.any(WorkIsOver)]);
   });
 
+  it('takes what is thrown once the time is over for its deadline, also where the process was too busy to say so', async () => {
+    const task = job(
+      async ({ tx, timeLeftMs }) => {
+        await tx.query('SELECT 1');
+        while (timeLeftMs() > 0); // no timer can fire
+        throw new Error('a statement was cancelled at its time limit');
+      },
+      { timeoutMs: 300 },
+    );
+    expect(await run(task)).toMatchObject({ status: 'timed_out', error: { code: 'deadline' } });
+  });
+
   it('stops before Lambda would, however long the job may take, and frees the lock of a long statement', async () => {
     const task = job(async ({ tx }) => tx.query('SELECT pg_sleep(20)'));
     expect(await run(task, noon, 4_600)).toMatchObject({ status: 'timed_out' });
