@@ -327,17 +327,23 @@ describe.each(drivers)('by %s', (_driver, override) => {
     const { driver } = coordinatorOn(db.url, override()).target;
     const target = targetOf(farther(db.url, lag), driver, driver === 'neon' ? relayed.wsProxy : undefined);
     const task = job(async () => 1);
-    const flights: number[] = [];
-    for (const slot of [noon, noon, one]) {
-      const before = await lag.roundTrips();
-      await coordinate(deliveryFor(task, slot), 60_000, coordinatorOn(db.url, { target }));
-      flights.push((await lag.roundTrips()) - before);
-      await delay(150); // until the last words are answered, which counts for nobody
-    }
-    expect(flights).toEqual([4, 3, 4]); // TCP, greeting, password with claim, outcome; the stamp is not waited for
+    /** The least of several: what is answered after we have stopped waiting may be counted too, on a busy machine. */
+    const flights = async (slots: readonly string[]) => {
+      const counts: number[] = [];
+      for (const slot of slots) {
+        const before = await lag.roundTrips();
+        await coordinate(deliveryFor(task, slot), 60_000, coordinatorOn(db.url, { target }));
+        counts.push((await lag.roundTrips()) - before);
+        await delay(150);
+      }
+      return Math.min(...counts);
+    };
+    // TCP, greeting, password with claim, outcome; the stamp is not waited for.
+    expect(await flights([noon, one, '2026-11-29T14:00:00Z', '2026-11-29T15:00:00Z'])).toBe(4);
+    expect(await flights([noon, noon, noon, noon])).toBe(3);
     await db.assertNoLeaks();
     const told = await db.query(`SELECT count(*)::int AS n FROM cronce.run WHERE job = $1 AND published_at IS NOT NULL`, [task.name]); // prettier-ignore
-    expect(told).toEqual([{ n: 3 }]);
+    expect(told).toEqual([{ n: 8 }]);
     await relayed.stop();
     await lag.stop();
   });

@@ -42,7 +42,8 @@ export async function keep(found: Results): Promise<void> {
   if (all.invocation) await writeFile(join(folder, 'invocation.svg'), plot(all.invocation.found));
   const page = join(docs, 'bench.md');
   const text = fill(await readFile(page, 'utf8'), 'figures', figuresOf(all));
-  await writeFile(page, fill(text, 'before and after', changesOf(all)));
+  const changes = changesOf(all); // of the last run that had an earlier build beside it
+  await writeFile(page, changes === '' ? text : fill(text, 'before and after', changes));
 }
 
 /** A page's own words stay; between two marks are today's figures. */

@@ -399,7 +399,131 @@ const breaks: readonly Break[] = [
     edits: [['backendPid === this.#client.processID', 'backendPid > 0']],
     red: ['pooler', 'runs the last statements of a session'],
   },
-  // Accounts and publishing: changes that once went unnoticed.
+  // Outcome and lock: changes that once went unnoticed.
+  {
+    promise: 'one that claimed anew is settled as dead',
+    file: 'infra/sql/settle_dead.sql',
+    edits: [[' AND r.fence = one.fence', '']],
+    red: ['sql-outcome', 'settle_dead one that claimed anew'],
+  },
+  {
+    promise: 'a finished run is settled as dead',
+    file: 'infra/sql/settle_dead.sql',
+    edits: [["AND r.fence = one.fence AND r.status = 'running'", 'AND r.fence = one.fence']],
+    red: ['sql-outcome', 'settle_dead a success'],
+  },
+  {
+    promise: 'a backend without the lock is vouched for',
+    file: 'infra/sql/watch.sql',
+    edits: [['\n    AND cronce.holds(watch.pid, watch.key))', ')']],
+    red: ['sql-lock', 'watch at work without the lock'],
+  },
+  {
+    promise: 'a successor is ended for the run before it',
+    file: 'infra/sql/end_holder.sql',
+    edits: [[' AND l.fence = r.fence AND l.run_id = r.id', '']],
+    red: ['sql-outcome', 'end_holder a successor'],
+  },
+  {
+    promise: 'a stranger on a pooled session is ended',
+    file: 'infra/sql/end_holder.sql',
+    edits: [
+      ['    AND cronce.holds(r.backend_pid, r.lock_key)\n', ''],
+      ['    AND (r.guard_key IS NULL OR cronce.holds(r.backend_pid, r.guard_key))\n', ''],
+    ],
+    red: ['sql-outcome', 'end_holder a stranger that got the backend'],
+  },
+  {
+    promise: 'END is let through tx',
+    file: 'src/statement.ts',
+    edits: [
+      ['^(?:commit|end)(?: work', '^(?:commit)(?: work'],
+      ['start|commit|end|rollback|abort|savepoint', 'start|commit|rollback|abort|savepoint'],
+    ],
+    red: ['outcome', 'can’t end the lock’s transaction'],
+  },
+  {
+    promise: 'ABORT is let through tx',
+    file: 'src/statement.ts',
+    edits: [
+      ['^(?:rollback|abort)(?: work', '^(?:rollback)(?: work'],
+      ['start|commit|end|rollback|abort|savepoint', 'start|commit|end|rollback|savepoint'],
+    ],
+    red: ['outcome', 'can’t end the lock’s transaction'],
+  },
+  {
+    promise: 'PREPARE is let through tx',
+    file: 'src/statement.ts',
+    edits: [['  prepare: pooled,\n', '']],
+    red: ['outcome', 'can’t end the lock’s transaction'],
+  },
+  {
+    promise: 'tx goes on after the work',
+    file: 'src/work.ts',
+    edits: [['  if (ended.aborted) return ended.reason as WorkIsOver;\n', '']],
+    red: ['outcome', 'has no tx, and no fenced, once it has returned'],
+  },
+  {
+    promise: 'work begins though it was stopped',
+    file: 'src/work.ts',
+    edits: [['    context.signal.throwIfAborted();\n    const { run, logger }', '    const { run, logger }']],
+    red: ['outcome', 'does not begin once it was told to stop'],
+  },
+  {
+    promise: 'a skip counts as an attempt',
+    file: 'infra/sql/next_attempt.sql',
+    edits: [[' AND r.attempt IS NOT NULL', ' AND true']],
+    red: ['sql-lock', 'counts attempts, and no skip is one'],
+  },
+  {
+    promise: 'a claim made again sees itself starting',
+    file: 'infra/sql/is_starting.sql',
+    edits: [['      AND r.id <> is_starting.self\n', '']],
+    red: ['sql-lock', 'is_starting young, its backend lives'],
+  },
+  {
+    promise: 'a claim made again keeps its old key',
+    file: 'infra/sql/start_run.sql',
+    edits: [['UPDATE cronce.run r SET lock_key = own_key, fence', 'UPDATE cronce.run r SET fence']],
+    red: ['sql-lock', 'made again counts not itself'],
+  },
+  {
+    promise: 'a start record counts as starting for ever',
+    file: 'infra/sql/is_starting.sql',
+    edits: [['      AND r.claimed_at > clock_timestamp() - make_interval(secs => gap_ms / 1000.0)\n', '']],
+    red: ['sql-lock', 'is_starting too old'],
+  },
+  {
+    promise: 'the last attempt is tried again',
+    file: 'infra/sql/settle.sql',
+    edits: [[' OR r.attempt >= r.max_attempts,', ',']],
+    red: ['sql-outcome', 'settle of the last attempt'],
+  },
+  {
+    promise: 'a slot on hold runs again',
+    file: 'infra/sql/settle.sql',
+    edits: [["(p ->> 'status' = 'lost' AND r.after_lost = 'hold')", 'false']],
+    red: ['sql-outcome', 'settle lost, to be held'],
+  },
+  {
+    promise: 'no time is kept for the record',
+    file: 'src/coordinate.ts',
+    edits: [['recordingMs = 4_000', 'recordingMs = 400']],
+    red: ['outcome', 'work is stopped with enough time left'],
+  },
+  {
+    promise: 'a wait for the lock is as long as the job says',
+    file: 'src/coordinate.ts',
+    edits: [['Math.min(job.waitMs, workMs) : 0', 'job.waitMs : 0']],
+    red: ['outcome', 'a wait for the lock is given up'],
+  },
+  {
+    promise: 'each attempt has an idempotency key of its own',
+    file: 'src/work.ts',
+    edits: [['`${run.job}/${run.slot}`', 'run.id']],
+    red: ['outcome', 'has one idempotency key a slot'],
+  },
+  // Accounts and publishing: the same.
   {
     promise: 'those about to enter are settled as lost',
     file: 'src/sweep.ts',
