@@ -523,9 +523,9 @@ describe('claim', () => {
     const s = stage(db);
     await holding(db, { keys: [s.key] }, async (by) => {
       const claiming = s.ask<Made>('claim($1)', s.claim({ lock: { patienceMs: 20_000 } }));
-      const asks = () =>
-        db.query(`SELECT 1 FROM pg_stat_activity WHERE query LIKE '%claim($1)%' AND state = 'active' AND pid <> pg_backend_pid()`); // prettier-ignore
-      await expect.poll(asks, { interval: 5 }).toHaveLength(1);
+      const asksAgain = () =>
+        db.query(`SELECT 1 FROM pg_stat_activity WHERE query LIKE '%claim($1)%' AND wait_event = 'PgSleep'`);
+      await expect.poll(asksAgain, { interval: 5, timeout: 10_000 }).toHaveLength(1);
       await by.session.query('COMMIT');
       expect((await claiming).run).toMatchObject({ status: 'running' });
     });
