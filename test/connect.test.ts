@@ -453,13 +453,16 @@ describe('how the server lets us in', () => {
     });
 
     it('counts as sent when it left, and has its own time besides that of connecting', async () => {
-      const session = await Session.atFirstMessage({ ...far('clear'), connectTimeoutMs: 20_000 });
+      const slow = await startLag({ target: server.port, ms: 100 });
+      const target = { ...targetOf(through(url('clear'), slow)), connectTimeoutMs: 20_000 };
+      const session = await Session.atFirstMessage(target);
       const startedAt = performance.now();
-      await session.send('SELECT pg_sleep(0.3)', 5_000);
+      await session.send('SELECT pg_sleep(0.3)', 10_000);
       const since = elapsedMs(session.answeredMessageSentAt);
-      expect(since).toBeGreaterThanOrEqual(300);
+      expect(since, 'a round trip before the server began').toBeGreaterThanOrEqual(300 + 190);
       expect(since).toBeLessThan(performance.now() - startedAt);
       await session.close();
+      await slow.stop();
       const late = await Session.atFirstMessage(targetOf(url('clear')));
       await expect(late.send('SELECT pg_sleep(9)', 300)).rejects.toMatchObject({ name: 'ConnectionLost', message: 'no answer within 300 ms' }); // prettier-ignore
       await admin(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(9)%' AND pid <> pg_backend_pid()`); // prettier-ignore
