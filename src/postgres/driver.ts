@@ -242,7 +242,7 @@ export async function ask(
 }
 
 /** How long last statements keep their distance to a goodbye through a pooler where no answer comes before, ms. */
-const gapMs = 20;
+const gapMs = 150;
 
 /**
  * Sends last statements, if there are any, and the goodbye. Resolves when the bytes have left the process. The server
