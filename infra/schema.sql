@@ -315,7 +315,7 @@ DECLARE
   catching_up uuid;
   owed      boolean := false;
   owes      boolean;
-  paused    boolean := false;
+  paused    boolean;
   is_known  boolean;
   is_first  boolean;
   made      cronce.run;
@@ -359,8 +359,6 @@ BEGIN
   SELECT j.owes, j.paused_at IS NOT NULL INTO owes, paused FROM cronce.job j
     WHERE j.deployment = own_deployment AND j.name = own_job;
   is_known := FOUND;
-  is_first := NOT EXISTS (SELECT FROM cronce.run r
-    WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self);
 
   IF key IS NULL THEN
     SELECT d.reason, d.blocker INTO reason, blocker FROM cronce.refusal(p, at, self) d;
@@ -389,6 +387,8 @@ BEGIN
       SELECT r.id INTO blocker FROM cronce.run r WHERE r.id = ANY (dead) AND r.status = 'running';
       owed := FOUND;
     END IF;
+    is_first := NOT EXISTS (SELECT FROM cronce.run r
+      WHERE r.deployment = own_deployment AND r.job = own_job AND r.slot = own_slot AND r.id <> self);
     IF owed THEN
       reason := 'held';
     ELSIF is_first AND paused IS NOT TRUE AND NOT (want ->> 'offSchedule')::boolean
