@@ -203,19 +203,19 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
 
 /** An empty variable is an absent one: deployment templates can't leave one out. */
 function readAll(environment: NodeJS.ProcessEnv): Read & { readonly DATABASE_URL: string } {
+  if (!environment['DATABASE_URL'])
+    throw new SettingsError('DATABASE_URL is not set; give a postgres:// URL');
   const read = Object.fromEntries(
     Object.entries(readers).flatMap(([key, reader]) => {
       const text = environment[key];
       return text ? [[key, readOne(key, reader, text)]] : [];
     }),
-  ) as Read;
+  ) as Read & { readonly DATABASE_URL: string };
   const known = Object.keys(readers);
   for (const [key, text] of Object.entries(environment))
     if (key.startsWith('CRONCE_') && text && !known.includes(key))
       throw new SettingsError(`${key} is no setting of Cronce; known: ${known.join(', ')}`);
-  const { DATABASE_URL } = read;
-  if (DATABASE_URL === undefined) throw new SettingsError('DATABASE_URL is not set; give a postgres:// URL');
-  return { ...read, DATABASE_URL };
+  return read;
 }
 
 function readOne(key: string, reader: Reader<unknown>, text: string): unknown {

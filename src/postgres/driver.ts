@@ -161,8 +161,8 @@ export async function whyUnreached(thrown: unknown, client: DriverClient, target
 
 /**
  * Before `connect()`: has the first query leave in one flight with the client's last word about its password. The server
- * reads it once it has let us in, and never where it refuses us. Not after SCRAM without TLS: there the server proves who
- * it is by its answer alone, and until then a query is none of its business. The driver itself goes on as ever; it is only
+ * reads it once it has let us in, and never where it refuses us. Not after SCRAM unless its certificate was verified: else
+ * the server proves who it is by its answer alone, and until then a query is none of its business. The driver itself goes on as ever; it is only
  * kept from writing that query a second time.
  * @returns when the query left
  */
