@@ -4,20 +4,16 @@
  */
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { coordinate } from '../src/coordinate.ts';
-import { createApp } from '../src/http/app.ts';
-import { defineJob, defineJobs, type Job } from '../src/job.ts';
+import type { Job } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { Sink } from '../src/publish.ts';
-import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
+import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
-import { fillHistory } from './support/history.ts';
+import { bulkJobs as jobs, fillHistory, getFrom } from './support/history.ts';
 import { sweep } from './support/rivals.ts';
 
 const rows = 1_000_000;
 const day = 86_400_000;
-const jobs = Array.from({ length: 7 }, (_, n) =>
-  defineJob({ name: `bulk-${n}`, schedule: 'cron(0 * * * ? *)', work: async () => 1 }),
-);
 const task = jobs[0] as Job;
 const taker: Sink = { name: 'bus', send: async (all) => Promise.resolve(new Set(all.map(({ id }) => id))) };
 
@@ -54,19 +50,8 @@ async function reads(): Promise<Reads> {
   return { scans: Number(row?.['scans']), entries: Number(row?.['entries']) };
 }
 
-const app = () =>
-  createApp({
-    registry: defineJobs(jobs),
-    readTokens: ['t'.repeat(16)],
-    runTokens: [],
-    openSession: async () => Session.open(targetOf(db.url)),
-    startRun: async () => Promise.resolve(),
-    now: () => new Date(),
-    logger: keepingLogger(),
-  });
-
 async function get(path: string): Promise<void> {
-  const response = await app().request(path, { headers: { authorization: `Bearer ${'t'.repeat(16)}` } });
+  const response = await getFrom(db, path);
   expect(response.status, await response.clone().text()).toBe(200);
 }
 

@@ -3,14 +3,13 @@
  * What is asked for is there in both in the same number, since who is shown more waits for more.
  */
 import { coordinate } from '../../src/coordinate.ts';
-import { createApp } from '../../src/http/app.ts';
 import { findRuns, type RunFilter } from '../../src/history.ts';
-import { defineJob, defineJobs, type Job } from '../../src/job.ts';
+import type { Job } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
 import { outcomes, skipReasons, type RunRecord } from '../../src/run.ts';
-import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from '../support/coordinator.ts';
+import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
-import { fillHistory } from '../support/history.ts';
+import { bulkJobs as jobs, fillHistory, getFrom } from '../support/history.ts';
 import { sweep } from '../support/rivals.ts';
 import { interleave, ratio, spreadOf, type Spread } from './pairs.ts';
 import type { Stand } from './stand.ts';
@@ -38,10 +37,6 @@ const shortRows = 1_000;
 const days = 29;
 /** So many of each kind that occurs are there even in the short history; of a single job, one. */
 const few = 5;
-
-const jobs = Array.from({ length: 7 }, (_, n) =>
-  defineJob({ name: `bulk-${n}`, schedule: 'cron(0 * * * ? *)', work: async () => 1 }),
-);
 
 export async function history(stand: Stand, pairs: number, longRows: number): Promise<History> {
   const [long, short] = [await filled(stand, longRows), await filled(stand, shortRows)];
@@ -161,19 +156,8 @@ async function deliverAgain(url: string, expected: RunRecord['status'] = 'skippe
   if (status !== expected) throw new Error(`the delivery ${status}`);
 }
 
-const readToken = 'a-token-that-reads';
-
-async function get({ url }: TestDatabase, path: string): Promise<void> {
-  const app = createApp({
-    registry: defineJobs(jobs),
-    readTokens: [readToken],
-    runTokens: [],
-    openSession: async () => Session.open(targetOf(url)),
-    startRun: async () => Promise.resolve(),
-    now: () => new Date(),
-    logger: keepingLogger(),
-  });
-  const response = await app.request(path, { headers: { authorization: `Bearer ${readToken}` } });
+async function get(db: TestDatabase, path: string): Promise<void> {
+  const response = await getFrom(db, path);
   if (response.status !== 200) throw new Error(`GET ${path} answers ${response.status}`);
   await response.text();
 }

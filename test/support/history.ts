@@ -1,5 +1,29 @@
 /** A long history, made in one statement: what a deployment has in its tables after years, or after a busy month. */
+import { createApp } from '../../src/http/app.ts';
+import { defineJob, defineJobs } from '../../src/job.ts';
+import { Session } from '../../src/postgres/session.ts';
+import { keepingLogger, targetOf } from './coordinator.ts';
 import type { TestDatabase } from './database.ts';
+
+/** Those whose runs fill the history. */
+export const bulkJobs = Array.from({ length: 7 }, (_, n) =>
+  defineJob({ name: `bulk-${n}`, schedule: 'cron(0 * * * ? *)', work: async () => 1 }),
+);
+
+/** What the API or the page answers, with a session of its own. */
+export async function getFrom(db: TestDatabase, path: string): Promise<Response> {
+  const token = 'a-token-that-reads';
+  const app = createApp({
+    registry: defineJobs(bulkJobs),
+    readTokens: [token],
+    runTokens: [],
+    openSession: async () => Session.open(targetOf(db.url)),
+    startRun: async () => Promise.resolve(),
+    now: () => new Date(),
+    logger: keepingLogger(),
+  });
+  return app.request(path, { headers: { authorization: `Bearer ${token}` } });
+}
 
 export interface HistoryOptions {
   readonly rows: number;
