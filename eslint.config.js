@@ -2,7 +2,18 @@ import js from '@eslint/js';
 import tseslint from 'typescript-eslint';
 
 export default tseslint.config(
-  { ignores: ['node_modules', '.build', '.serverless', '.cronce', '**/*.cjs', 'infra/*.js'] },
+  {
+    ignores: [
+      'node_modules',
+      '.build',
+      '.serverless',
+      '.cronce',
+      '**/*.cjs',
+      'dist',
+      'infra/cli/template',
+      'test/bench/peers',
+    ],
+  },
   js.configs.recommended,
   tseslint.configs.strictTypeChecked,
   {
@@ -33,5 +44,5 @@ export default tseslint.config(
       '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
     },
   },
-  { files: ['eslint.config.js', 'infra/*.mjs'], extends: [tseslint.configs.disableTypeChecked] },
+  { files: ['eslint.config.js'], extends: [tseslint.configs.disableTypeChecked] },
 );

@@ -1,5 +1,5 @@
 /** `npm run bench [-- flights invocation cold history] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
-import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
 import { history } from './history.ts';
