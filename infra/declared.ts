@@ -5,9 +5,9 @@
 import { join, sep } from 'node:path';
 
 /** An error of ours with its place before it; any other as it is. By name: the class is that of the loaded bundle. */
-export function located(error: unknown, root: string): unknown {
+export function located(error: unknown): unknown {
   if (!(error instanceof Error) || error.name !== 'JobError') return error;
-  const place = placeIn(error.stack ?? '', root);
+  const place = placeIn(error.stack ?? '');
   if (place !== undefined) {
     error.message = `${place}: ${error.message}`;
     error.stack = error.message;
@@ -15,23 +15,18 @@ export function located(error: unknown, root: string): unknown {
   return error;
 }
 
-/** The file and line of the innermost frame that is of a job's file, or of the registry. */
-function placeIn(stack: string, root: string): string | undefined {
+/**
+ * The file and line of the innermost frame that is of a job's file, or of the registry. By the end of its path: where it
+ * begins is told from where the bundle lay, which may be beyond a link.
+ */
+function placeIn(stack: string): string | undefined {
   const jobs = join('functions', 'jobs') + sep;
   for (const line of stack.split('\n')) {
-    const [, file, at] = /([^\s()]+\.[cm]?tsx?):(\d+):\d+\)?$/.exec(line) ?? [];
-    const from = file?.lastIndexOf(jobs) ?? -1;
-    if (file !== undefined && at !== undefined && from >= 0 && isOf(file, root))
-      return `${file.slice(from)}:${at}`;
+    const [, file = '', at] = /([^\s()]+\.[cm]?tsx?):(\d+):\d+\)?$/.exec(line) ?? [];
+    const from = file.lastIndexOf(jobs);
+    if (from >= 0) return `${file.slice(from)}:${at}`;
   }
   return undefined;
-}
-
-/** Paths in a source map may be relative to its bundle. */
-function isOf(file: string, root: string): boolean {
-  return (
-    !file.includes(`${sep}node_modules${sep}cronce${sep}`) && (file.includes(root) || !file.startsWith(sep))
-  );
 }
 
 /** Enough for every way from a job's file to the option that is wrong. */

@@ -52,14 +52,19 @@ export async function extensionsOf(
   return [
     [['functions'], [...functions, packagedAlone(deployment.functions, own, configuration)]],
     [['resources'], [...resources, deployment.resources]],
-    ...(own.length === 0 && configuration.package?.patterns === undefined
-      ? [[['package', 'patterns'], patterns] as const]
-      : []),
+    [['package', 'patterns'], patternsFor(own, configuration)],
   ];
 }
 
 /** All that a function of ours needs is in its bundle. */
 const patterns = ['!**', '.build/**', '!.build/meta.json', '!.build/.draft-*'];
+
+/** What the local set-up keeps, passwords and tokens among it, is nobody's to deploy. */
+function patternsFor(own: readonly string[], { package: chosen }: Configuration): readonly string[] {
+  const theirs = chosen?.patterns ?? [];
+  if (own.length === 0) return theirs.length > 0 ? theirs : patterns;
+  return [...theirs, '!.build/**', '!.cronce/**'];
+}
 
 /** Beside functions of the project's own, whose package is theirs to choose, each of ours has one of its own. */
 function packagedAlone(

@@ -110,7 +110,7 @@ async function load(root: string): Promise<{ readonly registry?: unknown; readon
   try {
     return (await import(pathToFileURL(outfile).href)) as object;
   } catch (error) {
-    throw located(error, root);
+    throw located(error);
   } finally {
     await rm(outfile, { force: true });
   }

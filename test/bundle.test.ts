@@ -5,13 +5,11 @@ import { promisify } from 'node:util';
 import type { Metafile } from 'esbuild';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { build, buildFolderOf } from '../infra/build.ts';
+import { budgetKb } from './support/budget.ts';
 import { root } from './support/checkout.ts';
 import { scratchFolder } from './support/scratch.ts';
 
 const buildFolder = buildFolderOf(root);
-
-/** KB minified, as Lambda loads it. A cold start pays for every one of them. */
-const budgetKb = { all: 338, neon: 271 };
 
 let outputs: Metafile['outputs'];
 beforeAll(async () => {

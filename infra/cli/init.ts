@@ -14,7 +14,10 @@ const command = {
 const template = fileURLToPath(new URL('./template/', import.meta.url));
 
 /** What can't go by its own name in a package. */
-const writtenAs: Readonly<Record<string, string>> = { 'env.example': '.env.example' };
+const writtenAs: Readonly<Record<string, string>> = {
+  'env.example': '.env.example',
+  gitignore: '.gitignore',
+};
 
 export async function init(args: readonly string[]): Promise<number> {
   readFlags(command, args);
@@ -72,8 +75,8 @@ const nextSteps = `
 npx cronce dev     the coordinator on this machine: database, schedules firing, HTTP and page
                    on http://localhost:3000, with a token that it prints
 
-For types and the test: npm install --save-dev typescript @types/node, then
-npx tsc && node --test test/*.test.ts`;
+For types and the test: npm install --save-dev typescript @types/node tsx, then
+npx tsc && npx tsx --test test/*.test.ts`;
 
 const besideYours = `
 Your serverless.yml is as it was. Add the plugin to it, before serverless-offline if you have that:

@@ -178,8 +178,14 @@ async function prepare(options: LocalOptions, parts: Parts): Promise<void> {
   const url = environment['DATABASE_URL'] || 'postgres://made-below';
   await parts.start('settings', async () => settingsWith(url, options));
   await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
-  await parts.start('folder', async () => mkdir(folder, { recursive: true }));
+  await parts.start('folder', async () => makeFolder(folder));
   await parts.start('build', async () => build(options.project.root));
+}
+
+/** With passwords and tokens in it, it is nobody's to commit. */
+async function makeFolder(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  await writeFile(join(folder, '.gitignore'), '*\n');
 }
 
 async function emulate(

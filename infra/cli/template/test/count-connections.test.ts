@@ -1,4 +1,4 @@
-// node --test test/*.test.ts, with Node 22.18 or newer
+// npx tsx --test test/*.test.ts
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { openTestbed, type Testbed } from 'cronce/testing';
