@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
  * functions of infra/sql are laid anew by each test run, so a break in them is in force as one in the code is.
  */
 
-interface Break {
+export interface Break {
   readonly promise: string;
   readonly file: string;
   readonly edits: readonly (readonly [find: string, replace: string])[];
@@ -18,7 +18,7 @@ interface Break {
   readonly red: readonly [file: string, name: string];
 }
 
-const breaks: readonly Break[] = [
+export const breaks: readonly Break[] = [
   {
     promise: 'no heartbeat',
     file: 'src/path/lock.ts',
