@@ -4,7 +4,6 @@ export {
   defineJobs,
   JobError,
   jobOptions,
-  PermanentError,
   scheduleOptions,
   type Job,
   type JobOptions,
@@ -13,6 +12,7 @@ export {
   type Transaction,
   type WorkContext,
 } from './job.ts';
+export { ParamsError, type ParamsIssue, type ParamsSchema } from './params.ts';
 export { coordinate, type Coordinator } from './coordinate.ts';
 export { cancelRun, type CancelOptions } from './operate/cancel.ts';
 export { sweepJob, type Swept, type SweepOptions } from './sweep/sweep.ts';

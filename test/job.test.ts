@@ -406,6 +406,7 @@ describe('H3: an option', () => {
       catchUp: 'skip',
       catchUpLimit: 10,
       enabled: true,
+      params: null,
       work,
     });
   });
