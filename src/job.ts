@@ -121,7 +121,7 @@ export interface JobOptions<P = Json> {
    */
   readonly lock?: LockChoice;
   /** How many runs may hold the lock at once; default 1. */
-  readonly slots?: number;
+  readonly places?: number;
   /**
    * What to do where the lock is held. `skip` (default); `wait` up to `waitMs`, then skip; `replace` the run that
    * holds it; `allow` other slots of this job to overlap (duplicates of one slot never do).
@@ -178,7 +178,7 @@ export interface Job {
   readonly lock: LockChoice;
   /** The jobs of its registry whose locks are named after themselves: whoever names one shares it in their deployment. */
   readonly ownLocks: ReadonlySet<string>;
-  readonly slots: number;
+  readonly places: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   readonly waitMs: number;
   readonly retries: number;
@@ -242,7 +242,7 @@ export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]
         ? given
         : new Refusal(lockCure(given)),
   },
-  slots: { ...whole(1, 100, 1), alias: ['places', 'concurrency', 'limit'] },
+  places: { ...whole(1, 100, 1), alias: ['slots', 'concurrency', 'limit', 'permits'] },
   overlap: { ...oneOf(['skip', 'wait', 'replace', 'allow'], 'skip'), alias: ['concurrencyPolicy'] },
   waitMs: whole(0, 300_000, 10_000),
   retries: { ...whole(0, 2, 2), alias: ['retry', 'attempts', 'maxRetries'] },
@@ -362,10 +362,10 @@ type Refuse = (option: keyof JobOptions, given: unknown, allowed: string) => Job
 
 /** What each option allows by itself, but not beside another. */
 function demandTogether(job: Job, hasLock: boolean, refuse: Refuse): void {
-  const { overlap, slots, lock, leaseMs, lockDelayMs } = job;
-  if (overlap === 'allow' && (hasLock || slots > 1))
-    throw refuse('overlap', overlap, 'without lock and slots, since each slot then has a lock of its own');
-  if (typeof lock === 'bigint' && slots > 1) throw refuse('slots', slots, 'only 1 where lock is an integer');
+  const { overlap, places, lock, leaseMs, lockDelayMs } = job;
+  if (overlap === 'allow' && (hasLock || places > 1))
+    throw refuse('overlap', overlap, 'without lock and places, since each slot then has a lock of its own');
+  if (typeof lock === 'bigint' && places > 1) throw refuse('places', places, 'only 1 where lock is an integer');
   if (leaseMs !== null && isTooShort(lockDelayMs, leaseMs))
     throw refuse('lockDelayMs', lockDelayMs, `0, or at least the lease, which is ${leaseMs}`);
   if (job.schedules.length > 0 && job.params !== null && refusesNone(job.params))

@@ -216,7 +216,7 @@ describe('lock', () => {
         await delay(1_500);
         inside -= 1;
       },
-      { slots: 2 },
+      { places: 2 },
     );
     const runs = await Promise.all([run(task, noon), run(task, noon), run(task, one)]);
     expect(
@@ -279,7 +279,7 @@ it.each<[Partial<JobOptions>, RegExp]>([
     { schedule: { at: 'rate(1 hour)', timeZone: 'Mars/Olympus' } },
     /schedule: Invalid time zone "Mars\/Olympus"/,
   ],
-  [{ slots: 2, lock: 5n }, /slots is 2; allowed: only 1/],
+  [{ places: 2, lock: 5n }, /places is 2; allowed: only 1/],
   [{ lock: 2n ** 64n }, /does not fit/],
   [{ timeout: 5 } as Partial<JobOptions>, /no option "timeout"; did you mean timeoutMs\?/],
 ])('a job that can not be is refused when it is defined: %o', (options, message) => {
