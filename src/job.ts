@@ -365,7 +365,8 @@ function demandTogether(job: Job, hasLock: boolean, refuse: Refuse): void {
   const { overlap, places, lock, leaseMs, lockDelayMs } = job;
   if (overlap === 'allow' && (hasLock || places > 1))
     throw refuse('overlap', overlap, 'without lock and places, since each slot then has a lock of its own');
-  if (typeof lock === 'bigint' && places > 1) throw refuse('places', places, 'only 1 where lock is an integer');
+  if (typeof lock === 'bigint' && places > 1)
+    throw refuse('places', places, 'only 1 where lock is an integer');
   if (leaseMs !== null && isTooShort(lockDelayMs, leaseMs))
     throw refuse('lockDelayMs', lockDelayMs, `0, or at least the lease, which is ${leaseMs}`);
   if (job.schedules.length > 0 && job.params !== null && refusesNone(job.params))

@@ -283,10 +283,10 @@ function notPostgres({ tls, driver, firstBytes }: Attempt): string | undefined {
   const first = String.fromCharCode(firstBytes[0] ?? 0);
   if (tls && first === 'N')
     return 'the server of DATABASE_URL has no TLS; take sslmode out, or turn TLS on there (ssl = on)';
-  const speaks = tls
-    ? firstBytes.length === 1 && first === 'S'
-    : 'RENv'.includes(first) && firstBytes[1] === 0;
-  if (speaks || (tls && first === 'E' && firstBytes[1] === 0)) return undefined;
+  // Beside its one byte, a server that is full or broken may answer an error at once.
+  const kinds = tls ? 'E' : 'RENv';
+  const accepts = tls && firstBytes.length === 1 && first === 'S';
+  if (accepts || (kinds.includes(first) && firstBytes[1] === 0)) return undefined;
   return 'what listens there is no PostgreSQL; check host and port in DATABASE_URL';
 }
 
