@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import type { Stop } from '../src/path/ending.ts';
 import { defineJob, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
@@ -273,7 +273,7 @@ it.each<[Partial<JobOptions>, RegExp]>([
   [{ leaseMs: 1_999 }, /leaseMs is 1999; allowed: a whole number from 2000 to 300000/],
   [{ retries: 3 as 2 }, /retries is 3/],
   [{ overlap: 'queue' as 'skip' }, /overlap is "queue"; allowed: skip, wait, replace, allow/],
-  [{ overlap: 'allow', lock: 'x' }, /without lock and slots/],
+  [{ overlap: 'allow', lock: 'x' }, /without lock and places/],
   [{ schedule: 'cron(* * * * *)' }, /schedule: /],
   [
     { schedule: { at: 'rate(1 hour)', timeZone: 'Mars/Olympus' } },
