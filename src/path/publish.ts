@@ -1,5 +1,5 @@
 import { captureText } from '../capture.ts';
-import { begin, limitsSql, transaction } from '../postgres/call.ts';
+import { begin, call, limitsSql, transaction } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import { unnamedDeployment, type Logger, type PublishError, type RunRecord } from '../run.ts';
@@ -80,11 +80,16 @@ export async function publish(
   for (const run of own) logOutcome(run, options.logger);
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options, 'farewell');
-  else if (!session.lost.aborted) await session.farewell(stampSql(ids));
+  else if (!session.lost.aborted) await session.farewell(stampSql(session, ids));
 }
 
-function stampSql(ids: readonly string[]): string {
-  const stamp = `SELECT cronce.mark_told('{${ids.join(',')}}')`;
+/** Of uuids, as an array's text. */
+function listOf(ids: readonly string[]): string {
+  return `{${ids.join(',')}}`;
+}
+
+function stampSql(session: Session, ids: readonly string[]): string {
+  const stamp = `SELECT ${call(session, 'mark_told', listOf(ids))}`;
   const limits = { statementMs: markMs, lockMs: markMs / 2 };
   return `ROLLBACK; ${transaction(['SET LOCAL synchronous_commit = off', stamp], limits)}`;
 }
@@ -146,7 +151,7 @@ async function relayBatch(
 ): Promise<Relayed> {
   const due = await takeDue(session, told, options);
   const stamps = await deliver(due, told, options);
-  const stamp = `SELECT cronce.mark_published(${session.literal(JSON.stringify(stamps))}::jsonb); COMMIT`;
+  const stamp = `SELECT ${call(session, 'mark_published', { json: stamps })}; COMMIT`;
   if (stamping === 'farewell') await session.farewell(stamp);
   else await session.send(stamp, Math.max(options.timeoutMs, markMs));
   for (const { id, error } of stamps.filter(({ givenUp }) => givenUp))
@@ -160,11 +165,12 @@ const markMs = 2_000;
 async function takeDue(session: Session, told: readonly string[], options: PublishOptions): Promise<Due[]> {
   const { timeoutMs, deployment = unnamedDeployment, sinks } = options;
   const limits = { statementMs: timeoutMs, lockMs: timeoutMs * 0.8, idleMs: timeoutMs * 2 + 5_000 };
+  const most = sinks.length > 0 ? batch : logBatch;
   const sql = [
     'ROLLBACK',
     begin,
     limitsSql(limits),
-    `SELECT cronce.take_unpublished('{${told.join(',')}}', ${sinks.length > 0 ? batch : logBatch}, ${session.literal(deployment)}) AS due`,
+    `SELECT ${call(session, 'take_unpublished', listOf(told), most, deployment)} AS due`,
   ].join('; ');
   const results = await session.send(sql, timeoutMs);
   return answerOf<Due[]>(results, 'due').map((one) => ({ ...one, run: toRecord(one.run) }));
