@@ -2,6 +2,8 @@ import { captureText } from '../capture.ts';
 import { begin, call, limitsSql, transaction } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
+import type { Observer } from '../observe/observer.ts';
+import { Observers } from '../observe/observers.ts';
 import { unnamedDeployment, type Logger, type PublishError, type RunRecord } from '../run.ts';
 
 /**
@@ -32,6 +34,8 @@ export interface PublishOptions {
   /** Besides the log, which is always one. */
   readonly sinks: readonly Sink[];
   readonly logger: Logger;
+  /** Who else sees what becomes of runs. */
+  readonly observers?: readonly Observer[];
   /** For all sinks of one relay together, ms: so long a dead bus may delay a run, and no longer. */
   readonly timeoutMs: number;
   /** Whose outcomes: service and stage. */
@@ -46,25 +50,6 @@ const batch = 10;
 /** The log takes any number. */
 const logBatch = 200;
 
-/** The one structured log line of an outcome: everything but what the job was given and what it answered. */
-export function logOutcome(run: RunRecord, logger: Logger): void {
-  const { params, output, error, ...fields } = run;
-  const line = {
-    run: error
-      ? { ...fields, error: { name: error.name, message: error.message, code: error.code } }
-      : fields,
-  };
-  const what = `${run.job} ${run.status}${run.skipReason ? ` (${run.skipReason})` : ''}`;
-  if (
-    run.status === 'failed' ||
-    run.status === 'timed_out' ||
-    run.status === 'lost' ||
-    run.status === 'missed'
-  )
-    logger.error(what, line);
-  else logger.info(what, line);
-}
-
 /**
  * Tells what this invocation has recorded (its own run, the dead predecessors it settled), and with it what others had to
  * leave behind. Never throws: a sink that fails fails no run. With the log alone it costs no round trip, with sinks one: the
@@ -77,7 +62,8 @@ export async function publish(
 ): Promise<void> {
   const { deployment: ours = unnamedDeployment } = options;
   const own = runs.filter(({ deployment }) => deployment === ours); // another's dead run is told by its own sweep
-  for (const run of own) logOutcome(run, options.logger);
+  const observers = new Observers(options.logger, options.observers);
+  for (const run of own) observers.tell('recorded', run);
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options, 'farewell');
   else if (!session.lost.aborted) await session.farewell(stampSql(session, ids));
@@ -183,7 +169,8 @@ async function deliver(
 ): Promise<Stamp[]> {
   const signal = AbortSignal.timeout(options.timeoutMs);
   for (const { run, sentTo } of due)
-    if (!sentTo.includes(logName) && !told.includes(run.id)) logOutcome(run, options.logger);
+    if (!sentTo.includes(logName) && !told.includes(run.id))
+      new Observers(options.logger, options.observers).tell('recorded', run);
   const tries = await Promise.all(options.sinks.map(async (sink) => tryAt(sink, due, signal)));
   for (const one of tries) logRefusals(one, options.logger);
   return due.map((one) => stampOf(one, tries));

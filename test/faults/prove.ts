@@ -637,14 +637,14 @@ export const breaks: readonly Break[] = [
   },
   {
     promise: 'lost is logged as information',
-    file: 'src/path/publish.ts',
-    edits: [["    run.status === 'lost' ||\n", '']],
+    file: 'src/observe/log-line.ts',
+    edits: [["'lost', ", '']],
     red: ['publish', 'lost'],
   },
   {
     promise: 'timed_out is logged as information',
-    file: 'src/path/publish.ts',
-    edits: [["    run.status === 'timed_out' ||\n", '']],
+    file: 'src/observe/log-line.ts',
+    edits: [["'timed_out', ", '']],
     red: ['publish', 'timed_out'],
   },
 ];
