@@ -4,7 +4,8 @@ import { createRequire } from 'node:module';
 import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Results, Under } from './kept.ts';
+import type { Results, Under, UnderPeers } from './kept.ts';
+import { peerVersions } from './peers.ts';
 import { plot } from './plot.ts';
 import { changesOf, figuresOf, tablesOf } from './tables.ts';
 
@@ -30,6 +31,12 @@ export function circumstances(postgres: string, pairs: number): Under {
       '@neondatabase/serverless': versionOf('@neondatabase/serverless'),
     },
   };
+}
+
+/** Peers are run by a Node of their own. */
+export async function underPeers(under: Under): Promise<UnderPeers> {
+  const { node: _ours, ...versions } = under.versions;
+  return { ...under, versions: { ...versions, ...(await peerVersions()) } };
 }
 
 export async function keep(found: Results): Promise<void> {

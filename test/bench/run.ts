@@ -1,14 +1,16 @@
-/** `npm run bench [-- flights invocation cold history] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
+/** `npm run bench [-- flights invocation cold history peers] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
 import { finish, readFlags, UsageError } from '../../infra/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
 import { history } from './history.ts';
 import { invocation } from './invocation.ts';
 import type { Results } from './kept.ts';
-import { circumstances, keep } from './results.ts';
+import { amongPeers } from './peers.ts';
+import { circumstances, keep, underPeers } from './results.ts';
+import { peerTables } from './peer-tables.ts';
 import { startStand, type Stand } from './stand.ts';
 
-const parts = ['flights', 'invocation', 'cold', 'history'] as const;
+const parts = ['flights', 'invocation', 'cold', 'history', 'peers', 'recovery', 'late'] as const;
 type Part = (typeof parts)[number];
 
 const command = {
@@ -61,6 +63,14 @@ async function measure(stand: Stand, name: Part, { pairs, rows, old }: Wanted): 
       return { cold: { under, found: await cold(stand, pairs, old) } };
     case 'history':
       return { history: { under, found: await history(stand, pairs, rows) } };
+    case 'peers':
+      return {
+        peers: { under: await underPeers(under), found: await amongPeers(stand, name, pairs, [0, 5]) },
+      };
+    case 'recovery':
+      return { recovery: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'late':
+      return { late: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
   }
 }
 
@@ -79,7 +89,8 @@ async function main(): Promise<void> {
   }
 }
 
-function print({ flights: counted, invocation: compared, cold: chilled, history: kept }: Results): void {
+function print(results: Results): void {
+  const { flights: counted, invocation: compared, cold: chilled, history: kept } = results;
   for (const { way, what, roundTrips } of counted?.found ?? []) console.log(`${way}: ${what}: ${roundTrips}`);
   for (const { driver, latencyMs, what, ratio } of compared?.found ?? [])
     console.log(`${driver}, ${latencyMs} ms: ${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
@@ -89,6 +100,7 @@ function print({ flights: counted, invocation: compared, cold: chilled, history:
     ...(kept?.found.lines ?? []),
   ])
     console.log(`${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
+  console.log(peerTables(results));
 }
 
 main().catch((error: unknown) => finish('bench', error));
