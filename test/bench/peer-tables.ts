@@ -9,13 +9,18 @@ import {
   type Price,
   type Prices,
   type Recoveries,
+  type Storm,
+  type Storms,
+  type Longs,
 } from './peers.ts';
 
-export function peerTables({ peers, recovery, late }: PeerResults): string {
+export function peerTables({ peers, recovery, late, storm, long }: PeerResults): string {
   const parts: string[] = [];
   if (peers) parts.push(`## Peers\n\n${circumstances(peers.under)}${priceTables(peers.found)}`);
   if (recovery) parts.push(`## Recovery\n\n${circumstances(recovery.under)}${recoveryTable(recovery.found)}`);
   if (late) parts.push(`## Late\n\n${circumstances(late.under)}${lateTable(late.found)}`);
+  if (storm) parts.push(`## Storm\n\n${circumstances(storm.under)}${stormTables(storm.found)}`);
+  if (long) parts.push(`## Long\n\n${circumstances(long.under)}${longTable(long.found)}`);
   return parts.join('\n');
 }
 
@@ -86,4 +91,57 @@ function lateTable({ peers, found }: Lates): string {
     ]);
   });
   return table(['', 'double runs', ...lateAtS.map((at) => `after ${at} s`)], rows);
+}
+
+const thousands = (value: number): string => value.toLocaleString('en');
+
+function stormTables(storms: Storms): string {
+  const all = thousands(storms.deliveries);
+  return (
+    `One slot, ${all} deliveries at once:\n\n${stormTable(storms, 'one slot')}\n` +
+    `${all} jobs due within a minute, one delivery each, all contestants in the same minute:\n\n${stormTable(storms, 'a minute')}\n` +
+    `What was thrown:\n\n${thrownList(storms.found)}`
+  );
+}
+
+function stormTable({ found }: Storms, what: Storm['what']): string {
+  const mine = found.filter((one) => one.what === what);
+  const bare = mine.find(({ peer, road }) => peer === 'bare recipe' && road === 'straight');
+  const rows = mine.map(({ peer, road, works, thrown, ms, wholeMs }) => [
+    `${peer}, ${road}`,
+    thousands(works),
+    thousands(thrownOf(thrown)),
+    (ms.median / (bare?.ms.median ?? NaN)).toFixed(2),
+    what === 'one slot' ? (wholeMs / (bare?.wholeMs ?? NaN)).toFixed(2) : '',
+  ]);
+  return table(['', 'works run', 'thrown', 'a delivery ÷ bare', 'all of them ÷ bare'], rows);
+}
+
+function thrownOf(thrown: Storm['thrown']): number {
+  return Object.values(thrown).reduce((sum, times) => sum + times, 0);
+}
+
+function thrownList(found: readonly Storm[]): string {
+  const words = found.flatMap(({ peer, road, what, thrown }) =>
+    Object.entries(thrown).map(
+      ([message, times]) => `- ${peer}, ${road}, ${what}: ${times} × “${message}”\n`,
+    ),
+  );
+  return words.length === 0 ? 'nothing.\n' : words.join('');
+}
+
+function longTable({ peers, found, seconds }: Longs): string {
+  const rows = peers.map((peer) => {
+    const one = found.find((long) => long.peer === peer.name);
+    if (one === undefined) return rowOf(peer, ['', '', '', '', '']);
+    const bytes = one.walBytes === 0 ? 'nothing' : `${thousands(Math.round(one.walBytes / 1024))} KB`;
+    return rowOf(peer, [
+      String(one.sessions),
+      one.inTransaction ? 'yes' : 'no',
+      one.xminAge > 100 ? `${thousands(one.xminAge)} transactions` : 'no',
+      bytes,
+      `${one.cpuMs.toFixed(0)} ms`,
+    ]);
+  });
+  return table([`in ${seconds} s of one work`, 'sessions', 'in a transaction', 'holds vacuum back', 'write-ahead log', 'CPU of its sessions'], rows); // prettier-ignore
 }

@@ -5,7 +5,7 @@
  */
 import { execFile, fork, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdir, readFile, stat } from 'node:fs/promises';
+import { chmod, mkdir, readFile, stat } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -13,6 +13,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import pg from 'pg';
 import { freePort } from '../../infra/local/postgres.ts';
+import { hasPgbouncer, pgbouncerWay } from '../faults/ways.ts';
 import { startLag, type Lag } from './lag.ts';
 import type { Spread } from './pairs.ts';
 import type { Stand } from './stand.ts';
@@ -72,6 +73,30 @@ export interface Late {
   readonly ranAgainAtS: readonly number[];
 }
 
+export interface Long {
+  readonly peer: PeerName;
+  /** At once, of those that it keeps or takes while it works. */
+  readonly sessions: number;
+  /** Whether one of them was in a transaction all the time. */
+  readonly inTransaction: boolean;
+  /** The most transactions by which it held vacuum back. */
+  readonly xminAge: number;
+  readonly walBytes: number;
+  readonly cpuMs: number;
+}
+
+export interface Storm {
+  readonly peer: PeerName;
+  readonly road: 'straight' | 'pooled';
+  readonly what: 'one slot' | 'a minute';
+  readonly works: number;
+  /** Messages, with how many deliveries each was thrown by. */
+  readonly thrown: Readonly<Record<string, number>>;
+  readonly wholeMs: number;
+  /** Of a delivery. */
+  readonly ms: Spread;
+}
+
 interface Of<T> {
   readonly peers: readonly Peered[];
   readonly found: readonly T[];
@@ -83,11 +108,20 @@ export interface Recoveries extends Of<Recovery> {
   readonly patienceS: number;
 }
 
+export interface Longs extends Of<Long> {
+  readonly seconds: number;
+}
+export interface Storms extends Of<Storm> {
+  readonly deliveries: number;
+}
+
 /** What each part tells. */
 export interface PeerParts {
   readonly peers: Prices;
   readonly recovery: Recoveries;
   readonly late: Lates;
+  readonly storm: Storms;
+  readonly long: Longs;
 }
 export type PeerPart = keyof PeerParts;
 
@@ -106,6 +140,8 @@ export interface Orders {
   /** Straight to each one's own database, as the ordinary role. */
   readonly databases: Readonly<Partial<Record<PeerName, string>>>;
   readonly superuserUrl: string;
+  /** To ours, by PgBouncer in transaction mode; the bare recipe's locks do there too. Absent, there is none. */
+  readonly pooledUrl?: string;
   /** Straight first, and then the networks that were asked for. */
   readonly ports: readonly [Ports, ...Ports[]];
   /** Why those that stand on something can't be measured. */
@@ -125,6 +161,7 @@ export async function amongPeers<P extends PeerPart>(
   await install();
   const stations = await startStations(stand);
   const lags: Lag[] = [];
+  const pooler = part === 'storm' && (await hasPgbouncer()) ? await poolerOn(stand) : undefined;
   try {
     const ports: [Ports, ...Ports[]] = [stations.ports];
     for (const latencyMs of latencies) ports.push(await portsOver(stations.ports, latencyMs, lags));
@@ -135,10 +172,12 @@ export async function amongPeers<P extends PeerPart>(
       superuserUrl: stand.serverUrl,
       ports,
       absent: stations.absent,
+      ...(pooler === undefined ? {} : { pooledUrl: pooler.url }),
     };
     return (await tell(orders)) as PeerParts[P];
   } finally {
     for (const lag of lags) await lag.stop();
+    await pooler?.close();
     for (const child of stations.children) await end(child);
   }
 }
@@ -235,6 +274,14 @@ async function untilOpen(port: number): Promise<void> {
     await delay(25);
   }
   throw new Error(`nobody listens on port ${port}`);
+}
+
+/** A pool smaller than the server's connections, and far more clients than it lets in by default. */
+async function poolerOn(stand: Stand): ReturnType<typeof pgbouncerWay> {
+  const folderOfIts = join(stand.folder, 'pgbouncer');
+  await mkdir(folderOfIts, { recursive: true });
+  await chmod(folderOfIts, 0o755);
+  return pgbouncerWay(stand.url('bench'), folderOfIts, 20, 'any', 2_000);
 }
 
 // --- what must be installed ---------------------------------------------------------------------

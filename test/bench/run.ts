@@ -10,7 +10,17 @@ import { circumstances, keep, underPeers } from './results.ts';
 import { peerTables } from './peer-tables.ts';
 import { startStand, type Stand } from './stand.ts';
 
-const parts = ['flights', 'invocation', 'cold', 'history', 'peers', 'recovery', 'late'] as const;
+const parts = [
+  'flights',
+  'invocation',
+  'cold',
+  'history',
+  'peers',
+  'recovery',
+  'late',
+  'storm',
+  'long',
+] as const;
 type Part = (typeof parts)[number];
 
 const command = {
@@ -71,6 +81,10 @@ async function measure(stand: Stand, name: Part, { pairs, rows, old }: Wanted): 
       return { recovery: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
     case 'late':
       return { late: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'storm':
+      return { storm: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'long':
+      return { long: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
   }
 }
 

@@ -1,8 +1,10 @@
 /** The process that measures among the peers: takes its orders from ../peers.ts by a message, and answers with one. */
 import type { Orders, PeerParts } from '../peers.ts';
 import { late } from './late.ts';
+import { long } from './long.ts';
 import { prices } from './prices.ts';
 import { recovery } from './recovery.ts';
+import { storm } from './storm.ts';
 
 type Told = PeerParts[keyof PeerParts];
 
@@ -14,6 +16,10 @@ async function measure(orders: Orders): Promise<Told> {
       return recovery(orders);
     case 'late':
       return late(orders);
+    case 'storm':
+      return storm(orders);
+    case 'long':
+      return long(orders);
   }
 }
 
