@@ -4,6 +4,7 @@ import { shown, table } from './markdown.ts';
 import {
   faults,
   lateAtS,
+  type Fault,
   type Lates,
   type Peered,
   type Price,
@@ -66,19 +67,20 @@ function rowOf({ name, absent }: Peered, cells: readonly string[]): readonly str
     : [name, `not measured: ${absent}`, ...cells.slice(1).map(() => '')];
 }
 
-function recoveryTable({ peers, found, patienceS }: Recoveries): string {
-  const cell = (name: string, fault: string) => {
-    const one = found.find((recovery) => recovery.peer === name && recovery.fault === fault);
-    if (one === undefined) return '';
-    return one.seconds === null ? `not within ${patienceS} s` : `${one.seconds.toFixed(1)} s`;
-  };
-  const rows = peers.map((peer) =>
+function recoveryTable(all: Recoveries): string {
+  const rows = all.peers.map((peer) =>
     rowOf(
       peer,
-      faults.map((fault) => cell(peer.name, fault)),
+      faults.map((fault) => recoveredIn(all, peer.name, fault)),
     ),
   );
   return table(['until the slot’s work begins again', ...faults], rows);
+}
+
+function recoveredIn({ found, patienceS }: Recoveries, name: string, fault: Fault): string {
+  const one = found.find((recovery) => recovery.peer === name && recovery.fault === fault);
+  if (one === undefined) return '';
+  return one.seconds === null ? `not within ${patienceS} s` : `${one.seconds.toFixed(1)} s`;
 }
 
 function lateTable({ peers, found }: Lates): string {
@@ -144,4 +146,31 @@ function longTable({ peers, found, seconds }: Longs): string {
     ]);
   });
   return table([`in ${seconds} s of one work`, 'sessions', 'in a transaction', 'holds vacuum back', 'write-ahead log', 'CPU of its sessions'], rows); // prettier-ignore
+}
+
+/** One row a peer, for the page: what it costs beside what becomes of a slot. */
+export function summaryOf({ peers, recovery, late }: PeerResults): string {
+  if (!peers || !recovery || !late) return '';
+  const lengths = [...new Set(peers.found.found.map(({ latencyMs }) => latencyMs))];
+  const head = ['', ...lengths.map((ms) => `run ÷ bare, ${ms} ms`), ...lengths.map((ms) => `skip ÷ bare, ${ms} ms`), ...faults, 'late double runs']; // prettier-ignore
+  const rows = recovery.found.peers.map((peer) => {
+    const price = (what: Price['what'], ms: number) => peers.found.found.find((one) => one.peer === peer.name && one.latencyMs === ms && one.what === what); // prettier-ignore
+    const prices = (['run', 'skip'] as const).flatMap((what) =>
+      lengths.map((ms) => shortly(price(what, ms))),
+    );
+    const again = late.found.found.find((one) => one.peer === peer.name);
+    return rowOf(peer, [
+      ...prices,
+      ...faults.map((fault) => recoveredIn(recovery.found, peer.name, fault)),
+      again === undefined ? '' : `${again.ranAgainAtS.length} of ${lateAtS.length}`,
+    ]);
+  });
+  return `\n${circumstances(peers.under)}${table(head, rows)}\n`;
+}
+
+/** In bold where it takes less time than ours. */
+function shortly(price: Price | undefined): string {
+  if (price === undefined) return '';
+  const median = price.toBare.median.toFixed(2);
+  return price.toOurs.median < 1 ? `**${median}**` : median;
 }

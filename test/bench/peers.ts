@@ -318,6 +318,17 @@ export async function node24(): Promise<string> {
   throw new Error('the peers want Node 22.18 or newer, and npm has none for this machine');
 }
 
+/** Undefined where npm has none for this machine. */
+export async function packagedNode(): Promise<
+  { readonly path: string; readonly version: string } | undefined
+> {
+  await install();
+  const path = await node24().catch(() => undefined);
+  if (path === undefined) return undefined;
+  const { stdout } = await run(path, ['--version']);
+  return { path, version: stdout.trim() };
+}
+
 /** Of their Node and their packages, where they are told apart: what they stand on by themselves is left out. */
 export async function peerVersions(): Promise<Readonly<Record<string, string>>> {
   const text = await readFile(join(folder, 'package.json'), 'utf8');

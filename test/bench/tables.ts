@@ -50,14 +50,24 @@ function invocationTable(found: readonly Comparison[]): string {
   );
 }
 
-function coldTables({ node, bytes, lines, oldToNew }: NonNullable<Results['cold']>['found']): string {
+function coldTables({
+  node,
+  bytes,
+  lines,
+  oldToNew,
+  elsewhere = [],
+}: NonNullable<Results['cold']>['found']): string {
   const kb = (all: number) => `${Math.round(all / 1024)} KB`;
   const rows = (all: readonly ColdLine[]) => all.map(({ what, ratio }) => [what, shown(ratio)]);
   const sizes = `Code loaded: ${kb(bytes.ours)}, ${kb(bytes.oursWithDriver)} with the driver; bare pg, bundled alike: ${kb(bytes.bare)}. Node ${node}.\n\n`;
   const changed = oldToNew
     ? `\nAn earlier build beside this one, the same processes interleaved:\n\n${table(['', 'ratio'], rows(oldToNew))}`
     : '';
-  return sizes + table(['', 'ratio'], rows(lines)) + changed;
+  const others = elsewhere.map(
+    (one) =>
+      `\nBy Node ${one.node} on ${one.share}, ${one.pairs} pairs:\n\n${table(['', 'ratio'], rows(one.lines))}`,
+  );
+  return sizes + table(['', 'ratio'], rows(lines)) + others.join('') + changed;
 }
 
 /** An earlier build beside this one. */
