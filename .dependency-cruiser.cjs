@@ -1,29 +1,43 @@
 // The direction of imports, as docs/layout.md draws it: entries on top, vocabulary at the bottom.
-const step = '^src/(claim|lock|work|outcome|publish)\\.ts$';
+const step = '^src/path/(claim|lock|work|outcome|publish)\\.ts$';
 
 /** @type {import('dependency-cruiser').IConfiguration} */
 module.exports = {
   forbidden: [
     { name: 'no-cycles', severity: 'error', from: {}, to: { circular: true } },
     {
-      name: 'src-knows-no-entry',
-      comment: 'functions/ and infra/ import src/, never the other way round',
+      name: 'src-reaches-up-to-nothing',
+      comment: 'the package knows neither a deployment nor what sets one up',
       severity: 'error',
       from: { path: '^src/' },
       to: { path: '^(functions|infra|test)/' },
     },
     {
-      name: 'product-knows-no-test',
+      name: 'infra-takes-any-registry',
+      comment: 'it loads the one of the project that it is called in; see infra/project.ts',
       severity: 'error',
-      from: { path: '^(functions|infra|src)/' },
-      to: { path: '^test/' },
+      from: { path: '^infra/' },
+      to: { path: '^(functions|test)/' },
+    },
+    {
+      name: 'functions-take-only-what-is-exported',
+      comment: 'as the functions of whoever installs Cronce do',
+      severity: 'error',
+      from: { path: '^functions/' },
+      to: { path: '^(src/(?!index\\.ts|lambda/index\\.ts|sinks/index\\.ts)|infra/|test/)' },
     },
     {
       name: 'steps-are-strangers',
       comment: 'each step keeps one secret; only coordinate.ts puts them in a row',
       severity: 'error',
       from: { path: step },
-      to: { path: [step, '^src/(coordinate|sweep|history)\\.ts$', '^src/(http|jobs)/'] },
+      to: { path: [step, '^src/coordinate\\.ts$', '^src/(http|lambda|operate|sweep)/'] },
+    },
+    {
+      name: 'the-path-knows-none-of-its-callers',
+      severity: 'error',
+      from: { path: '^src/path/' },
+      to: { path: '^src/(coordinate|settings)\\.ts$|^src/(http|lambda|operate|sweep|sinks)/' },
     },
     {
       name: 'vocabulary-has-no-io',
@@ -32,16 +46,34 @@ module.exports = {
       to: { path: ['^src/', '^node:'] },
     },
     {
+      name: 'the-calendar-is-by-itself',
+      severity: 'error',
+      from: { path: '^src/calendar/' },
+      to: { path: '^src/(?!calendar/)' },
+    },
+    {
       name: 'only-postgres-imports-a-driver',
       severity: 'error',
       from: { path: '^(src|functions)/', pathNot: '^src/postgres/' },
       to: { path: 'node_modules/(pg|@neondatabase|ws)/' },
     },
     {
-      name: 'only-functions-know-lambda',
+      name: 'only-lambda-knows-lambda',
       severity: 'error',
-      from: { path: '^src/' },
+      from: { path: '^src/', pathNot: '^src/lambda/' },
       to: { path: 'node_modules/(@types/aws-lambda|hono/dist/adapter|@aws-lambda-powertools)' },
+    },
+    {
+      name: 'lambda-is-the-top',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/lambda/' },
+      to: { path: '^src/lambda/' },
+    },
+    {
+      name: 'only-lambda-reads-the-environment',
+      severity: 'error',
+      from: { path: '^src/', pathNot: '^src/(lambda/|index\\.ts)' },
+      to: { path: '^src/settings\\.ts$' },
     },
     {
       name: 'postgres-is-the-bottom',
@@ -53,17 +85,12 @@ module.exports = {
       name: 'http-starts-runs-by-message-only',
       severity: 'error',
       from: { path: '^src/http/' },
-      to: { path: '^src/(coordinate|claim|lock|work|outcome|publish)\\.ts$' },
-    },
-    {
-      name: 'jobs-know-only-the-job-api',
-      severity: 'error',
-      from: { path: '^src/jobs/' },
-      to: { path: '^src/(?!jobs/|job\\.ts|run\\.ts|index\\.ts)' },
+      to: { path: '^src/coordinate\\.ts$|' + step },
     },
   ],
   options: {
     doNotFollow: { path: 'node_modules' },
+    exclude: { path: '^infra/cli/template/' },
     tsConfig: { fileName: 'tsconfig.json' },
     tsPreCompilationDeps: true,
     enhancedResolveOptions: { conditionNames: ['import', 'types', 'node', 'default'] },

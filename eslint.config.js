@@ -8,7 +8,18 @@ const peers = existsSync(new URL('test/bench/peers/node_modules', import.meta.ur
   : ['test/bench/peers'];
 
 export default tseslint.config(
-  { ignores: [...peers, 'node_modules', '.build', '.serverless', '.cronce', '**/*.cjs', 'infra/*.js'] },
+  {
+    ignores: [
+      'node_modules',
+      '.build',
+      '.serverless',
+      '.cronce',
+      '**/*.cjs',
+      'dist',
+      'infra/cli/template',
+      ...peers,
+    ],
+  },
   js.configs.recommended,
   tseslint.configs.strictTypeChecked,
   {
@@ -39,5 +50,5 @@ export default tseslint.config(
       '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
     },
   },
-  { files: ['eslint.config.js', 'infra/*.mjs'], extends: [tseslint.configs.disableTypeChecked] },
+  { files: ['eslint.config.js'], extends: [tseslint.configs.disableTypeChecked] },
 );

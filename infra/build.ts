@@ -1,19 +1,21 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { basename, join, relative } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { build as bundle, type BuildFailure, type BuildResult } from 'esbuild';
-import { loadJobs } from './declared.ts';
-import { finish, readFlags } from './flags.ts';
+import { build as bundle, type BuildFailure, type BuildResult, type Metafile } from 'esbuild';
 
 /**
- * Bundles functions/*.ts to .build/, from where both Lambda and serverless-offline run them.
+ * Bundles a project's functions to .build/, from where both Lambda and serverless-offline run them.
  *
  * Each `import()` is a chunk of its own, so a function loads one driver and not the other. The folder is brought up
  * to date file by file, never emptied: an `npm start` in the same checkout goes on loading handlers from it.
  */
 
-const root = fileURLToPath(new URL('..', import.meta.url));
-export const buildFolder = join(root, '.build');
+/** The handlers that a project has in functions/; whatever else is there is its own. */
+const entries = ['http', 'scheduled', 'sweep'] as const;
+
+/** Where the bundles of a project go. */
+export function buildFolderOf(root: string): string {
+  return join(root, '.build');
+}
 
 const external = [
   '@aws-sdk/*', // Lambda's runtime brings it; locally it comes from node_modules
@@ -38,26 +40,45 @@ export class BuildError extends Error {
   override readonly name = 'BuildError';
 }
 
-/** @throws {BuildError} */
-export async function build(): Promise<Built> {
-  const { metafile, outputFiles } = await bundleFunctions().catch((cause: unknown) => {
+/**
+ * @param root of the project
+ * @throws {BuildError}
+ */
+export async function build(root: string): Promise<Built> {
+  const folder = buildFolderOf(root);
+  const { metafile, outputFiles } = await bundleFunctions(root).catch((cause: unknown) => {
     throw new BuildError(firstFault(cause), { cause });
   });
   const contents = new Map<string, Uint8Array>(
-    outputFiles.map(({ path, contents }) => [relative(buildFolder, path), contents]),
+    outputFiles.map(({ path, contents }) => [relative(folder, path), contents]),
   );
   contents.set('package.json', encode({ type: 'module' }));
   contents.set('meta.json', encode(metafile));
-  await bringUpToDate(contents);
-  return { folder: buildFolder, files: [...contents.keys()], metafile };
+  await bringUpToDate(folder, contents);
+  return { folder, files: [...contents.keys()], metafile };
 }
 
-async function bundleFunctions(): Promise<Bundled> {
-  return withoutIdleBanners(await bundleAll());
+type Bundles = Pick<Bundled, 'metafile' | 'outputFiles'>;
+
+/**
+ * Each by itself: bundled together, they would share all that any of them asks of a module, and a job's function would
+ * load the HTTP API, since both come from one index.
+ */
+async function bundleFunctions(root: string): Promise<Bundles> {
+  const bundles = await Promise.all(
+    entries.map(async (entry) => withoutIdleBanners(root, await bundleOne(root, entry))),
+  );
+  return {
+    metafile: {
+      inputs: Object.assign({}, ...bundles.map(({ metafile }) => metafile.inputs)) as Metafile['inputs'],
+      outputs: Object.assign({}, ...bundles.map(({ metafile }) => metafile.outputs)) as Metafile['outputs'],
+    },
+    outputFiles: bundles.flatMap(({ outputFiles }) => outputFiles),
+  };
 }
 
 /** esbuild puts the banner in every chunk, and one alone asks for what it brings. Its line stays, for the source maps. */
-function withoutIdleBanners(bundled: Bundled): Bundled {
+function withoutIdleBanners(root: string, bundled: Bundled): Bundled {
   const outputFiles = bundled.outputFiles.map((file) => {
     if (!file.text.startsWith(banner) || file.text.includes('typeof require')) return file;
     const output = bundled.metafile.outputs[relative(root, file.path)];
@@ -67,18 +88,18 @@ function withoutIdleBanners(bundled: Bundled): Bundled {
   return { ...bundled, outputFiles };
 }
 
-async function bundleAll(): Promise<Bundled> {
+async function bundleOne(root: string, entry: string): Promise<Bundled> {
   return bundle({
     absWorkingDir: root,
-    entryPoints: ['functions/*.ts'],
-    outdir: buildFolder,
+    entryPoints: [join('functions', `${entry}.ts`)],
+    outdir: buildFolderOf(root),
+    chunkNames: `${entry}-[name]-[hash]`,
     bundle: true,
     splitting: true,
     format: 'esm',
     platform: 'node',
     target: 'node20',
     minify: true,
-
     legalComments: 'external', // beside the code, which is read at each cold start
     sourcemap: true,
     sourcesContent: false,
@@ -90,7 +111,8 @@ async function bundleAll(): Promise<Bundled> {
   });
 }
 
-function firstFault(failure: unknown): string {
+/** In one line: the first place that is wrong. */
+export function firstFault(failure: unknown): string {
   const { text, location } = ((failure as Partial<BuildFailure>).errors ?? [])[0] ?? {
     text: String(failure),
     location: null,
@@ -102,47 +124,40 @@ function encode(value: unknown): Uint8Array {
   return new TextEncoder().encode(`${JSON.stringify(value)}\n`);
 }
 
-async function bringUpToDate(contents: ReadonlyMap<string, Uint8Array>): Promise<void> {
-  await mkdir(buildFolder, { recursive: true });
-  await Promise.all([...contents].map(async ([name, bytes]) => replace(join(buildFolder, name), bytes)));
-  const stale = (await readdir(buildFolder)).filter(
-    (name) => !contents.has(name) && !name.startsWith(draftMark),
-  );
-  await Promise.all(stale.map(async (name) => rm(join(buildFolder, name), { recursive: true, force: true })));
+/** Removes nothing but what an earlier build of ours has left: the folder may hold what is somebody else's. */
+async function bringUpToDate(folder: string, contents: ReadonlyMap<string, Uint8Array>): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  const before = await builtBefore(folder);
+  await Promise.all([...contents].map(async ([name, bytes]) => replace(folder, name, bytes)));
+  const stale = (await readdir(folder)).filter((name) => before.has(name) && !contents.has(name));
+  await Promise.all(stale.map(async (name) => rm(join(folder, name), { force: true })));
+}
+
+async function builtBefore(folder: string): Promise<ReadonlySet<string>> {
+  try {
+    const { outputs } = JSON.parse(await readFile(join(folder, 'meta.json'), 'utf8')) as Metafile;
+    return new Set(Object.keys(outputs).map((path) => basename(path)));
+  } catch {
+    return new Set();
+  }
 }
 
 const draftMark = '.draft-';
 
 /** By renaming, so that nobody ever loads half a file; and not at all where nothing has changed. */
-async function replace(file: string, bytes: Uint8Array): Promise<void> {
+async function replace(folder: string, name: string, bytes: Uint8Array): Promise<void> {
+  const file = join(folder, name);
   const present = await readFile(file).catch(() => undefined);
   if (present?.equals(bytes)) return;
-  const draft = join(buildFolder, `${draftMark}${process.pid}-${basename(file)}`);
+  const draft = join(folder, `${draftMark}${process.pid}-${name}`);
   await writeFile(draft, bytes);
   await rename(draft, file);
 }
 
-async function main(): Promise<void> {
-  const began = performance.now();
-  readFlags(
-    { name: 'npm run build', says: 'bundles the functions to .build/', flags: {} },
-    process.argv.slice(2),
-  );
-  await loadJobs(); // what can't be loaded would fail in each function
-  const { outputs } = (await build()).metafile;
-  for (const [file, { entryPoint }] of Object.entries(outputs))
-    if (entryPoint?.startsWith('functions/'))
-      console.log(`${file}  ${kilobytes(file, outputs)} KB with all it can load`);
-  console.log(`built in ${Math.round(performance.now() - began)} ms`);
-}
-
-function kilobytes(entry: string, outputs: Bundled['metafile']['outputs']): number {
+/** Of a function, what its entry can come to load, KB. */
+export function kilobytesOf(entry: string, { metafile: { outputs } }: Built): number {
   const reached = new Set([entry]);
   // A set goes on to what is added to it meanwhile.
   for (const file of reached) outputs[file]?.imports.forEach(({ path }) => reached.add(path));
   return Math.round([...reached].reduce((sum, file) => sum + (outputs[file]?.bytes ?? 0), 0) / 1024);
-}
-
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  main().catch((error: unknown) => finish('build', error));
 }

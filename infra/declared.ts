@@ -2,35 +2,34 @@
  * Where a job was declared that can't be. Jobs are declared when their files are loaded, so that is an error of loading,
  * and only its stack knows the file.
  */
-import { JobError } from '../src/options.ts';
+import { join, sep } from 'node:path';
 
-/** An error of ours with its place before it; any other as it is. */
+/** An error of ours with its place before it; any other as it is. By name: the class is that of the loaded bundle. */
 export function located(error: unknown): unknown {
-  if (!(error instanceof JobError)) return error;
+  if (!(error instanceof Error) || error.name !== 'JobError') return error;
   const place = placeIn(error.stack ?? '');
-  if (place === undefined) return error;
-  const message = `${place}: ${error.message}`;
-  return Object.assign(new JobError(message, { cause: error }), { stack: message });
+  if (place !== undefined) {
+    error.message = `${place}: ${error.message}`;
+    error.stack = error.message;
+  }
+  return error;
 }
 
-/** The file and line of the innermost frame that is of a job's file, or of the registry. */
+/**
+ * The file and line of the innermost frame that is of a job's file, or of the registry. By the end of its path: where it
+ * begins is told from where the bundle lay, which may be beyond a link.
+ */
 function placeIn(stack: string): string | undefined {
-  const [, file, line] = /\/(src\/jobs\/[^\n():]+\.ts):(\d+):\d+\)?$/m.exec(stack) ?? [];
-  return file && `${file}:${line}`;
+  const jobs = join('functions', 'jobs') + sep;
+  for (const line of stack.split('\n')) {
+    const [, file = '', at] = /([^\s()]+\.[cm]?tsx?):(\d+):\d+\)?$/.exec(line) ?? [];
+    const from = file.lastIndexOf(jobs);
+    if (from >= 0) return `${file.slice(from)}:${at}`;
+  }
+  return undefined;
 }
 
 /** Enough for every way from a job's file to the option that is wrong. */
 export function keepLongStacks(): void {
-  Error.stackTraceLimit = 50;
-}
-
-/**
- * The jobs of this checkout.
- * @throws {JobError} that names file, job and option
- */
-export async function loadJobs(): Promise<typeof import('./jobs.ts')> {
-  keepLongStacks();
-  return import('./jobs.ts').catch((error: unknown) => {
-    throw located(error);
-  });
+  Error.stackTraceLimit = Math.max(Error.stackTraceLimit, 50);
 }

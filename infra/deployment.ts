@@ -1,7 +1,6 @@
 import { isDueAfter, isTooShort, type Job, type JobSchedule } from '../src/job.ts';
 import { readSettings } from '../src/settings.ts';
-import { sweepName } from '../src/sweep.ts';
-import { deployedJobs } from './jobs.ts';
+import { sweepName } from '../src/sweep/sweep.ts';
 
 /**
  * What is deployed, derived from the registry of jobs, so that code and deployment can't disagree: one Lambda
@@ -17,7 +16,8 @@ export interface DeploymentOptions {
   readonly stage: string;
   /** DATABASE_URL and CRONCE_* of it are passed on to the functions. */
   readonly environment: NodeJS.ProcessEnv;
-  readonly jobs?: readonly Job[];
+  /** The sweep among them. */
+  readonly jobs: readonly Job[];
   /** When it is packaged; default: now. */
   readonly now?: Date;
 }
@@ -70,7 +70,7 @@ export function deploymentOf({
   service,
   stage,
   environment,
-  jobs: declared = deployedJobs,
+  jobs: declared,
   now = new Date(),
 }: DeploymentOptions): Deployment {
   const jobs = withoutThose(environment['CRONCE_WITHOUT_JOBS'] ?? '', declared);

@@ -4,10 +4,7 @@ import { basename, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
 import { watchAttempt, type DriverClient } from '../src/postgres/driver.ts';
-import { cannotConnect, typed } from '../src/postgres/errors.ts';
-import { readSettings } from '../src/settings.ts';
-import { loadJobs } from './declared.ts';
-import { finish, readFlags } from './flags.ts';
+import { cannotConnect } from '../src/postgres/errors.ts';
 
 /**
  * Applies infra/migrations/NNNN_name.sql in order, each once, all in one transaction under a transaction advisory
@@ -16,7 +13,7 @@ import { finish, readFlags } from './flags.ts';
  * The functions in infra/sql, one a file, are laid anew in the same transaction whenever one has changed.
  *
  * A migration whose first line is `-- compatible` lets code written before it go on; any other locks that code out
- * (`cronce.require_schema`). `examples` adds infra/migrations/examples: the schema of the jobs that come along.
+ * (`cronce.require_schema`). `examples` is a folder of more such: the tables of jobs that show how it is done.
  */
 
 const folder = fileURLToPath(new URL('./migrations/', import.meta.url));
@@ -38,7 +35,8 @@ interface Migration {
 }
 
 export interface MigrateOptions {
-  readonly examples?: boolean;
+  /** A folder. */
+  readonly examples?: string | undefined;
   /** Whose runs those of before are, where a database goes forward that knew of no deployments. */
   readonly deployment?: string | undefined;
   readonly log?: (line: string) => void;
@@ -51,7 +49,7 @@ export interface MigrateOptions {
  */
 export async function migrate(
   url: string,
-  { examples = false, deployment, log = () => undefined }: MigrateOptions = {},
+  { examples, deployment, log = () => undefined }: MigrateOptions = {},
 ): Promise<string[]> {
   const client = new pg.Client({
     connectionString: url,
@@ -74,7 +72,7 @@ export async function migrate(
     const applied = [
       ...(await apply(client, 'cronce.migration', await read(folder), log)),
       ...(await layFunctions(client, log)),
-      ...(examples ? await applyExamples(client, log) : []),
+      ...(examples === undefined ? [] : await applyExamples(client, examples, log)),
     ];
     const { command } = await client.query('COMMIT');
     if (command !== 'COMMIT') throw new MigrationError('the migrations were rolled back');
@@ -222,8 +220,12 @@ function refuseNewer(rows: readonly { version: number; name: string }[], known: 
 }
 
 /** None where their folder is gone, which goes when the jobs do, whatever tables they have left. */
-async function applyExamples(client: pg.Client, log: (line: string) => void): Promise<string[]> {
-  const examples = await read(join(folder, 'examples')).catch((error: unknown) => {
+async function applyExamples(
+  client: pg.Client,
+  from: string,
+  log: (line: string) => void,
+): Promise<string[]> {
+  const examples = await read(from).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return [];
     throw error;
   });
@@ -239,31 +241,4 @@ async function read(from: string): Promise<Migration[]> {
       sql: await readFile(join(from, file), 'utf8'),
     })),
   );
-}
-
-const command = {
-  name: 'npm run migrate',
-  says: 'brings the schema cronce of DATABASE_URL up to date; any number may start at once',
-  flags: {
-    examples: { says: 'also makes the tables of the example jobs, in the schema app with sample rows' },
-  },
-} as const;
-
-async function main(): Promise<void> {
-  const { examples = false } = readFlags(command, process.argv.slice(2));
-  await loadJobs(); // a schema is migrated for code that is about to be deployed: better no part of it than half
-  const { target, deployment: named } = readSettings();
-  const deployment = process.env['CRONCE_DEPLOYMENT'] ? named : undefined;
-  const applied = await migrate(target.url, { examples, deployment, log: console.log });
-  if (applied.length === 0) console.log('the schema is up to date');
-}
-
-/** What a driver says comes with its meaning and cure; the rest is made to be read. */
-const plain = ['MigrationError', 'SettingsError', 'JobError', 'LockNameError', 'UsageError', 'HelpWanted'];
-
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  main().catch((error: unknown) => {
-    const isPlain = error instanceof Error && plain.includes(error.name);
-    finish('migrate', isPlain ? error : typed(error));
-  });
 }

@@ -4,13 +4,18 @@
 const { load } = require('./load.cjs');
 
 let loaded;
+const plugin = () => (loaded ??= load('plugin'));
 
 module.exports = class CroncePlugin {
   constructor(serverless, options) {
-    const plugin = () => (loaded ??= load('plugin'));
+    this.serverless = serverless;
+    const root = serverless.serviceDir;
     const build = async () => {
-      const fault = await (await plugin()).buildFirst();
-      if (fault !== null) throw new serverless.classes.Error(fault, 'CRONCE_BUILD');
+      const { buildFirst, isForPeople } = await plugin();
+      await buildFirst(root).catch((error) => {
+        if (!isForPeople(error)) throw error;
+        throw new serverless.classes.Error(`build: ${error.message}`, 'CRONCE_BUILD');
+      });
     };
     const emulate = async () => {
       await build();
@@ -23,5 +28,23 @@ module.exports = class CroncePlugin {
       'before:offline:start': emulate,
       'before:offline:start:init': emulate,
     };
+  }
+
+  /** The configuration can be extended now, and not later. */
+  async asyncInit() {
+    const { serverless } = this;
+    if (serverless.processedInput.isHelpRequest) return;
+    const { extensionsOf, isForPeople } = await plugin();
+    const stage = serverless.getProvider('aws').getStage();
+    try {
+      const configuration = serverless.configurationInput;
+      for (const [path, value] of await extensionsOf(serverless.serviceDir, stage, configuration))
+        serverless.extendConfiguration([...path], value);
+    } catch (error) {
+      if (!isForPeople(error)) throw error;
+      // One line with the cure. The framework would print it in the midst of ten, and a stack trace in the emulator.
+      console.error(`serverless: ${error.message}`);
+      process.exit(1);
+    }
   }
 };

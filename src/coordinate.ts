@@ -1,5 +1,5 @@
 import { v7 as uuidV7 } from 'uuid';
-import { endWithin } from './cancel.ts';
+import { endWithin } from './operate/cancel.ts';
 import { captureError } from './capture.ts';
 import {
   claimed,
@@ -10,20 +10,20 @@ import {
   type Claimed,
   type ClaimRequest,
   type NotClaimed,
-} from './claim.ts';
+} from './path/claim.ts';
 import type { Job } from './job.ts';
-import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './lock.ts';
-import { recordOutcome } from './outcome.ts';
-import { askFor, longestChain, nextOwed, notAsked, passesOn } from './owed.ts';
+import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './path/lock.ts';
+import { recordOutcome } from './path/outcome.ts';
+import { askFor, longestChain, nextOwed, notAsked, passesOn } from './path/owed.ts';
 import type { Target } from './postgres/driver.ts';
 import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from './postgres/errors.ts';
 import { patiently } from './postgres/patience.ts';
 import { answerOf, toRecord } from './postgres/record.ts';
 import { Session } from './postgres/session.ts';
-import { publish, type Sink } from './publish.ts';
+import { publish, type Sink } from './path/publish.ts';
 import { isOver, unnamedDeployment, type Logger, type RunRecord } from './run.ts';
-import type { Delivery, RunRequest } from './trigger.ts';
-import { performWork } from './work.ts';
+import type { Delivery, RunRequest } from './path/trigger.ts';
+import { performWork } from './path/work.ts';
 
 /**
  * The whole path of one delivery, on one page:

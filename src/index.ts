@@ -14,15 +14,15 @@ export {
   type WorkContext,
 } from './job.ts';
 export { coordinate, type Coordinator } from './coordinate.ts';
-export { cancelRun, type CancelOptions } from './cancel.ts';
-export { sweepJob, type Swept, type SweepOptions } from './sweep.ts';
+export { cancelRun, type CancelOptions } from './operate/cancel.ts';
+export { sweepJob, type Swept, type SweepOptions } from './sweep/sweep.ts';
 export { eventBridgeSink } from './sinks/eventbridge.ts';
-export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './trigger.ts';
-export { Stop } from './ending.ts';
-export { ForbiddenStatement } from './statement.ts';
-export { TransactionLeftOpen, WorkIsOver } from './transaction.ts';
-export { OutcomeUnknown } from './outcome.ts';
-export { lockKey, LockNameError } from './lock.ts';
-export type { Sink } from './publish.ts';
+export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './path/trigger.ts';
+export { Stop } from './path/ending.ts';
+export { ForbiddenStatement } from './path/statement.ts';
+export { TransactionLeftOpen, WorkIsOver } from './path/transaction.ts';
+export { OutcomeUnknown } from './path/outcome.ts';
+export { lockKey, LockNameError } from './path/lock.ts';
+export type { Sink } from './path/publish.ts';
 export { readSettings, SettingsError, type Settings } from './settings.ts';
 export * from './run.ts';

@@ -1,10 +1,10 @@
-import { instantOf } from './instant.ts';
+import { instantOf } from './calendar/instant.ts';
 import { checkLocks, isLockName, lockCure, lockWords, type LockChoice } from './lock-name.ts';
-import { fallsDue } from './occurrences.ts';
+import { fallsDue } from './calendar/occurrences.ts';
 import { flag, JobError, oneOf, readOptions, Refusal, refusal, show, whole } from './options.ts';
 import type { Option, Options, Place } from './options.ts';
 import type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
-import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './schedule.ts';
+import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './calendar/expression.ts';
 import type { Json, Logger } from './run.ts';
 
 export { JobError };

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import { startClock, type Clock, type ClockOptions, type Time } from '../infra/local/clock.ts';
 import { declareJob, defineJob, type JobOptions } from '../src/job.ts';
-import { sweepName } from '../src/sweep.ts';
+import { sweepName } from '../src/sweep/sweep.ts';
 
 interface Delivered {
   readonly at: string;

@@ -2,11 +2,11 @@
 import { readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { checkout, cleanUp, launch, osls, root, run } from './support/local.ts';
+import { checkout, cleanUp, cli, osls, root, run } from './support/local.ts';
 
 /** On a busy machine the framework alone takes tens of seconds to load. */
 const longMs = 240_000;
-const file = 'src/jobs/expire-sessions.ts';
+const file = 'functions/jobs/expire-sessions.ts';
 
 let folder: string;
 beforeAll(async () => void (folder = await checkout()));
@@ -36,10 +36,10 @@ const faults = [
 ] as const;
 
 const commands = [
-  ['npm start', [...launch, 'start']],
-  ['duplicates', [...launch, 'duplicates', '--job', 'x', '--times', '1']],
-  ['build', ['--import', 'tsx', 'infra/build.ts']],
-  ['migrate', ['--import', 'tsx', 'infra/migrate.ts']],
+  ['npm start', [...cli, 'dev']],
+  ['duplicates', [...cli, 'duplicates', '--job', 'x', '--times', '1']],
+  ['build', [...cli, 'build']],
+  ['migrate', [...cli, 'migrate']],
 ] as const;
 
 describe.each(faults)('H3: %s written as %s', (from, to, message) => {
@@ -69,14 +69,14 @@ it.each([
 it('H3: names the registry’s file where only that is wrong', { timeout: longMs }, async () => {
   const original = await readFile(join(root, file), 'utf8');
   await writeFile(join(folder, file), original);
-  const index = await readFile(join(root, 'src/jobs/index.ts'), 'utf8');
+  const index = await readFile(join(root, 'functions/jobs/index.ts'), 'utf8');
   await writeFile(
-    join(folder, 'src/jobs/index.ts'),
+    join(folder, 'functions/jobs/index.ts'),
     index.replace('...examples]', '...examples, ...examples]'),
   );
-  const started = run(['--import', 'tsx', 'infra/build.ts'], { cwd: folder });
+  const started = run([...cli, 'build'], { cwd: folder });
   expect(await started.ended).toBe(1);
   expect(await started.stderr).toMatch(
-    /^build: src\/jobs\/index\.ts:\d+: two jobs are named "expire-sessions"; rename one\n$/,
+    /^build: functions\/jobs\/index\.ts:\d+: two jobs are named "expire-sessions"; rename one\n$/,
   );
 });

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { dueAt } from '../src/due.ts';
+import { dueAt } from '../src/sweep/due.ts';
 import { defineJob } from '../src/job.ts';
 
 const hourly = 'cron(0 * * * ? *)';

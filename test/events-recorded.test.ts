@@ -1,13 +1,13 @@
 /** What a delivery leaves on record where its event says too little, too much, or what can't be. */
 import type { Context } from 'aws-lambda';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { invoke } from '../functions/shared/invocation.ts';
+import { invoke } from '../src/lambda/invocation.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob, defineJobs, type Job, type JobOptions } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { RunRecord } from '../src/run.ts';
-import { sweepJob } from '../src/sweep.ts';
-import { deliveryOf, TriggerError } from '../src/trigger.ts';
+import { sweepJob } from '../src/sweep/sweep.ts';
+import { deliveryOf, TriggerError } from '../src/path/trigger.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 

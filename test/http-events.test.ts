@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test, vi } from 'vitest';
 import { handler } from '../functions/http.ts';
-import { incomingOf } from '../src/http/event.ts';
+import { incomingOf } from '../src/lambda/request.ts';
 import { Problem } from '../src/http/problem.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { alb, v1, v2, type Sent } from './support/fronts.ts';

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import { coordinate } from '../src/coordinate.ts';
 import type { HttpOptions } from '../src/http/app.ts';
-import { deliveryOf, type RunRequest } from '../src/trigger.ts';
+import { deliveryOf, type RunRequest } from '../src/path/trigger.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { client, expectProblem, openAt, type Answered, type App } from './support/http.ts';
 import { coordinatorFor, hold, jobs } from './support/runs.ts';

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import { coordinate } from '../src/coordinate.ts';
 import { defineJob, defineJobs, type Job } from '../src/job.ts';
-import { deliveryOf, slotName } from '../src/trigger.ts';
+import { deliveryOf, slotName } from '../src/path/trigger.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { client, expectProblem } from './support/http.ts';
 import { coordinatorFor } from './support/runs.ts';

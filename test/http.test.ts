@@ -8,10 +8,10 @@ import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test,
 import { handler } from '../functions/http.ts';
 import { coordinate } from '../src/coordinate.ts';
 import type { HttpOptions } from '../src/http/app.ts';
-import { invoker } from '../src/invoke.ts';
+import { invoker } from '../src/operate/invoke.ts';
 import { Session } from '../src/postgres/session.ts';
 import { outcomes, skipReasons, type RunRecord } from '../src/run.ts';
-import { deliveryOf } from '../src/trigger.ts';
+import { deliveryOf } from '../src/path/trigger.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { client, expectProblem, openAt, tokens } from './support/http.ts';
 import { coordinatorFor, deliver, jobs, makeEveryOutcome, report } from './support/runs.ts';

@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
-import { cleanUp, freePlace, launch, run, until, untilUp, type Place } from './support/local.ts';
+import { cleanUp, freePlace, cli, run, until, untilUp, type Place } from './support/local.ts';
 
 /** On a busy machine a start takes tens of seconds. */
 const longMs = 240_000;
@@ -16,7 +16,7 @@ afterAll(async () => db.drop());
 it('I2: leaves all but its own schema alone, and the example jobs out', { timeout: longMs }, async () => {
   const before = await schemas();
   const place = await freePlace();
-  const start = run([...launch, 'start', ...place.flags], { env: { DATABASE_URL: db.url } });
+  const start = run([...cli, 'dev', ...place.flags], { env: { DATABASE_URL: db.url } });
   await untilUp(place, start);
   expect(await jobs(place)).toEqual([]);
   await until(async () => (/sweep .*succeeded/.test(start.said()) ? true : undefined), start.ended);
@@ -34,7 +34,7 @@ it('I2: leaves all but its own schema alone, and the example jobs out', { timeou
 
 it('I2: makes the examples’ tables where that is said, and runs them', { timeout: longMs }, async () => {
   const place = await freePlace();
-  const start = run([...launch, 'start', '--examples', ...place.flags], { env: { DATABASE_URL: db.url } });
+  const start = run([...cli, 'dev', '--examples', ...place.flags], { env: { DATABASE_URL: db.url } });
   await untilUp(place, start);
   expect(await jobs(place)).toContain('expire-sessions');
   await until(async () => (/expire-sessions .*succeeded/.test(start.said()) ? true : undefined), start.ended);
@@ -50,7 +50,7 @@ it(
   { timeout: longMs },
   async () => {
     const flags = ['--job', 'expire-sessions', '--times', '2'];
-    const duplicates = run([...launch, 'duplicates', ...flags], { env: { DATABASE_URL: db.url } });
+    const duplicates = run([...cli, 'duplicates', ...flags], { env: { DATABASE_URL: db.url } });
     expect(await duplicates.ended).toBe(2);
     expect(await duplicates.stderr).toMatch(
       /^duplicates: expire-sessions is an example, .* --examples makes them\n$/,

@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, expect, it } from 'vitest';
-import { cleanUp, freePlace, launch, run as runNode, until } from './support/local.ts';
+import { cleanUp, freePlace, cli, run as runNode, until } from './support/local.ts';
 
 afterEach(cleanUp);
 
 function run(command: 'start' | 'duplicates', args: readonly string[]) {
-  return runNode([...launch, command, ...args]);
+  return runNode([...cli, command, ...args]);
 }
 
 /** Those with a word in their command line. */

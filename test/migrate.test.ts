@@ -3,12 +3,13 @@ import { expect, it } from 'vitest';
 import { freePort } from '../infra/local/postgres.ts';
 import { migrate, MigrationError } from '../infra/migrate.ts';
 import { dumpSchema } from '../infra/schema.ts';
-import { schemaVersion } from '../src/claim.ts';
+import { schemaVersion } from '../src/path/claim.ts';
+import { examples } from './support/checkout.ts';
 import { freshDatabase } from './support/database.ts';
 
 it('is applied once, though twenty start at the same time', async () => {
   const db = await freshDatabase({ migrated: false });
-  const applied = await Promise.all(Array.from({ length: 20 }, () => migrate(db.url, { examples: true })));
+  const applied = await Promise.all(Array.from({ length: 20 }, () => migrate(db.url, { examples })));
   expect(applied.filter((names) => names.length > 0)).toHaveLength(1);
   expect(await db.query('SELECT max(version) AS version FROM cronce.migration')).toEqual([
     { version: schemaVersion },

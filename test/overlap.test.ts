@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/cancel.ts';
+import { cancelRun } from '../src/operate/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
-import type { Stop } from '../src/ending.ts';
+import type { Stop } from '../src/path/ending.ts';
 import { defineJob, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { RunRecord } from '../src/run.ts';

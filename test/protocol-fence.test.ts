@@ -2,10 +2,10 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startPostgres, startStandby } from '../infra/local/postgres.ts';
-import { Stop } from '../src/ending.ts';
-import { FencedWaitsForTx } from '../src/fenced.ts';
+import { Stop } from '../src/path/ending.ts';
+import { FencedWaitsForTx } from '../src/path/fenced.ts';
 import type { WorkContext } from '../src/job.ts';
-import { lockKey } from '../src/lock.ts';
+import { lockKey } from '../src/path/lock.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import {
   asError,

@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startStandby, type LocalPostgres } from '../infra/local/postgres.ts';
-import { lockKey, rhythm } from '../src/lock.ts';
+import { lockKey, rhythm } from '../src/path/lock.ts';
 import { UnsendableQuery } from '../src/postgres/errors.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import {

@@ -1,11 +1,11 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/cancel.ts';
+import { cancelRun } from '../src/operate/cancel.ts';
 import { coordinate as deliver, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
-import { logOutcome, triesAtMost, type Sink } from '../src/publish.ts';
+import { logOutcome, triesAtMost, type Sink } from '../src/path/publish.ts';
 import type { PublishError, RunRecord, Status } from '../src/run.ts';
-import { findRun } from '../src/history.ts';
+import { findRun } from '../src/operate/history.ts';
 import { eventBridgeSink } from '../src/sinks/eventbridge.ts';
 import { reply, startAwsEndpoint, type AwsEndpoint, type Call } from './support/aws.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';

@@ -3,10 +3,16 @@ import { readFileSync } from 'node:fs';
 import fc from 'fast-check';
 import { expect, suite, test } from 'vitest';
 
-import { describe } from '../src/describe.ts';
-import { fallsDue, matches, nextAfter, occurrencesBetween, previousAtOrBefore } from '../src/occurrences.ts';
-import { ScheduleError, checkTimeZone, parseSchedule } from '../src/schedule.ts';
-import { linkedZones } from '../src/zones.ts';
+import { describe } from '../src/calendar/words.ts';
+import {
+  fallsDue,
+  matches,
+  nextAfter,
+  occurrencesBetween,
+  previousAtOrBefore,
+} from '../src/calendar/occurrences.ts';
+import { ScheduleError, checkTimeZone, parseSchedule } from '../src/calendar/expression.ts';
+import { linkedZones } from '../src/calendar/zones.ts';
 import { bruteLast, bruteNext } from './support/brute-cron.ts';
 
 /** What a call refuses with; the test fails if it doesn't, or if the error is of another kind. */

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { schemaVersion } from '../src/claim.ts';
+import { schemaVersion } from '../src/path/claim.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import {
   after,

@@ -1,7 +1,7 @@
 /** What commands say to options that can't be, before they start anything, and what they say of themselves. */
 import { describe, expect, it } from 'vitest';
-import { readFlags } from '../infra/flags.ts';
-import { launch, run } from './support/local.ts';
+import { readFlags } from '../infra/cli/flags.ts';
+import { cli, run } from './support/local.ts';
 
 /** On a busy machine a process takes seconds to load. */
 const longMs = 60_000;
@@ -18,13 +18,13 @@ it.each([
   [['--speed', '-5'], "Option '--speed' argument is ambiguous; npm start -- --help explains them"],
   [['--caos'], 'there is no option --caos; did you mean --chaos?'],
 ])('I7: npm start refuses %j in one line', { timeout: longMs }, async (flags, line) => {
-  const start = run([...launch, 'start', ...flags]);
+  const start = run([...cli, 'dev', ...flags]);
   expect([await start.ended, await start.stdout]).toEqual([2, '']);
   expect(await start.stderr).toBe(`npm start: ${line}\n`);
 });
 
 it('I7: refuses one port for two where the environment says so', { timeout: longMs }, async () => {
-  const start = run([...launch, 'start', '--port', '3002'], { env: { LAMBDA_PORT: '3002' } });
+  const start = run([...cli, 'dev', '--port', '3002'], { env: { LAMBDA_PORT: '3002' } });
   expect(await start.ended).toBe(2);
   expect(await start.stderr).toBe(
     'npm start: --port and --lambda-port are both 3002; they need a port each\n',
@@ -32,10 +32,10 @@ it('I7: refuses one port for two where the environment says so', { timeout: long
 });
 
 it.each([
-  ['npm start', [...launch, 'start'], '--lambda-port N'],
-  ['npm run duplicates', [...launch, 'duplicates'], '--times N'],
-  ['npm run migrate', ['--import', 'tsx', 'infra/migrate.ts'], '--examples'],
-  ['npm run build', ['--import', 'tsx', 'infra/build.ts'], '--help'],
+  ['npm start', [...cli, 'dev'], '--lambda-port N'],
+  ['npm run duplicates', [...cli, 'duplicates'], '--times N'],
+  ['npm run migrate', [...cli, 'migrate'], '--examples'],
+  ['npm run build', [...cli, 'build'], '--help'],
   ['npm run faults', ['--import', 'tsx', 'test/faults/campaign.ts'], '--row NAME'],
   ['npm run simulate', ['--import', 'tsx', 'test/simulation/simulate.ts'], '--days N'],
   ['npm run schedules', ['--import', 'tsx', 'test/schedules/schedules.ts'], '--rounds N'],

@@ -4,7 +4,7 @@ import * as neon from '@neondatabase/serverless';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
-import { cancelRun } from '../src/cancel.ts';
+import { cancelRun } from '../src/operate/cancel.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { createApp } from '../src/http/app.ts';
 import {
@@ -18,8 +18,8 @@ import {
 import type { DriverName } from '../src/postgres/driver.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { RunRecord } from '../src/run.ts';
-import { sweepJob } from '../src/sweep.ts';
-import type { RunRequest } from '../src/trigger.ts';
+import { sweepJob } from '../src/sweep/sweep.ts';
+import type { RunRequest } from '../src/path/trigger.ts';
 import { coordinatorOn, deliveryFor, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { jobs, makeEveryOutcome, report, silent, tidy } from './support/runs.ts';

@@ -4,7 +4,7 @@ import path from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { describe, expect, it } from 'vitest';
-import { owningStrays } from '../src/strays.ts';
+import { owningStrays } from '../src/path/strays.ts';
 import { keepingLogger } from './support/coordinator.ts';
 
 const run = promisify(execFile);

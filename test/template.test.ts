@@ -3,21 +3,21 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { build } from '../infra/build.ts';
 import { DeploymentError, deploymentOf } from '../infra/deployment.ts';
-import { deployedJobs } from '../infra/jobs.ts';
+import { openProject } from '../infra/project.ts';
 import { declareJob, defineJob, type Job, type JobOptions } from '../src/job.ts';
+import { root } from './support/checkout.ts';
 import { SettingsError } from '../src/settings.ts';
 
 interface Template {
   readonly Resources: Record<string, { Type: string; Properties: Record<string, unknown> }>;
 }
 
-const root = fileURLToPath(new URL('..', import.meta.url));
 const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
+const { jobs: deployedJobs } = await openProject(root);
 const work = async () => null;
 
 describe('the packaged template', () => {
@@ -25,7 +25,7 @@ describe('the packaged template', () => {
   let resources: Template['Resources'];
   beforeAll(async () => {
     folder = await mkdtemp(join(tmpdir(), 'cronce-package-'));
-    await build();
+    await build(root);
     const env = { PATH: process.env['PATH'], HOME: process.env['HOME'], CRONCE_EVENT_BUS: 'outcomes' };
     await promisify(execFile)(process.execPath, [osls, 'package', '--package', folder], { cwd: root, env });
     const text = await readFile(join(folder, 'cloudformation-template-update-stack.json'), 'utf8');

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, expectTypeOf, it } f
 import { startRelay, type Relay } from '../infra/local/relay.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob, type Transaction, type WorkContext } from '../src/job.ts';
-import { read } from '../src/statement.ts';
+import { read } from '../src/path/statement.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import { openPublic } from './support/bed.ts';

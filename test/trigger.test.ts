@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { defineJob, defineJobs, type JobOptions } from '../src/job.ts';
-import { deliveryOf, TriggerError, type Delivery } from '../src/trigger.ts';
+import { deliveryOf, TriggerError, type Delivery } from '../src/path/trigger.ts';
 
 interface Case {
   readonly name: string;

@@ -10,8 +10,8 @@ import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Job, JobSchedule } from '../../src/job.ts';
-import { nextAfter, occurrencesBetween } from '../../src/occurrences.ts';
-import { sweepName } from '../../src/sweep.ts';
+import { nextAfter, occurrencesBetween } from '../../src/calendar/occurrences.ts';
+import { sweepName } from '../../src/sweep/sweep.ts';
 import { retryAfterMs } from './retries.ts';
 
 export interface ClockOptions {

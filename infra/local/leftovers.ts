@@ -3,7 +3,7 @@
  * time; here somebody waits for a word of them.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { enterTimeLimitMs } from '../../src/lock.ts';
+import { enterTimeLimitMs } from '../../src/path/lock.ts';
 import { change } from '../../src/postgres/call.ts';
 import { toRecord } from '../../src/postgres/record.ts';
 import { Session } from '../../src/postgres/session.ts';

@@ -8,14 +8,14 @@ import { createRequire } from 'node:module';
 import { connect } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 
-const root = fileURLToPath(new URL('../..', import.meta.url));
 const readyWithinMs = 45_000;
 const stopWithinMs = 4_000;
 const pollMs = 50;
 
 export interface OfflineOptions {
+  /** Of the project. */
+  readonly root: string;
   readonly httpPort: number;
   readonly lambdaPort: number;
   readonly stage: string;
@@ -60,6 +60,7 @@ export async function startOffline(options: OfflineOptions): Promise<Offline> {
 }
 
 async function launch({
+  root,
   httpPort,
   lambdaPort,
   stage,

@@ -9,7 +9,6 @@ import { createWriteStream } from 'node:fs';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import pg from 'pg';
 import type { Job } from '../../src/job.ts';
 import type { DriverName } from '../../src/postgres/driver.ts';
@@ -18,8 +17,8 @@ import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { readSettings, SettingsError, type Settings } from '../../src/settings.ts';
 import { build, BuildError } from '../build.ts';
-import { deployedJobs, exampleNames } from '../jobs.ts';
 import { migrate, MigrationError } from '../migrate.ts';
+import { exampleMigrationsOf, ProjectError, serviceOf, type Project } from '../project.ts';
 import { settleLeftovers } from './leftovers.ts';
 import {
   invoke,
@@ -34,11 +33,15 @@ import { LocalPostgresError, startPostgres } from './postgres.ts';
 import { RelayError, startRelay } from './relay.ts';
 import { admit, makeRole, urlFor, type Role } from './role.ts';
 
-export const localFolder = fileURLToPath(new URL('../../.cronce/', import.meta.url));
-const service = 'cronce';
 const stage = 'local';
 
+/** Where a project keeps its local set-up, unless that is said. */
+export function localFolderOf(root: string): string {
+  return join(root, '.cronce');
+}
+
 export interface LocalOptions {
+  readonly project: Project;
   readonly httpPort: number;
   readonly lambdaPort: number;
   /** Keeps the database, the tokens and the logs. */
@@ -59,6 +62,8 @@ export interface LocalOptions {
 export interface LocalAddress {
   readonly url: string;
   readonly lambdaPort: number;
+  /** Of the project: functions are called after it. */
+  readonly service: string;
   readonly databaseUrl: string;
   readonly driver: DriverName;
 }
@@ -124,11 +129,12 @@ export async function deliver(
   event: unknown,
   { type, signal }: { type?: InvocationType; signal?: AbortSignal } = {},
 ): Promise<Answer> {
-  return invoke(to.lambdaPort, `${service}-${stage}-${job}`, event, type, signal);
+  return invoke(to.lambdaPort, `${to.service}-${stage}-${job}`, event, type, signal);
 }
 
 async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
-  const { folder, httpPort, lambdaPort, environment } = options;
+  const { project, folder, httpPort, lambdaPort, environment } = options;
+  const service = await parts.start('project', async () => serviceOf(project.root));
   const deployment = environment['CRONCE_DEPLOYMENT'] || `${service}-${stage}`;
   const isOurs = !environment['DATABASE_URL'];
   await prepare(options, parts);
@@ -138,25 +144,27 @@ async function assemble(options: LocalOptions, parts: Parts): Promise<Local> {
   await parts.start('database', async () => demandDatabase(databaseUrl));
   const { driver, relay } = await parts.start('relay', async () => reachable(databaseUrl, options, parts));
   const examples = options.examples ?? isOurs;
-  const applied = await parts.start('migrations', async () => migrate(databaseUrl, { examples, deployment }));
+  const applied = await parts.start('migrations', async () =>
+    migrate(databaseUrl, { ...(examples && { examples: exampleMigrationsOf(project.root) }), deployment }),
+  );
   if (isOurs) await parts.start('database', async () => startAfresh(databaseUrl, deployment));
   const leftovers = await parts.start('database', async () =>
     settleLeftovers({ databaseUrl, deployment, isOurs }),
   );
-  const leftOut = examples ? [] : exampleNames;
+  const leftOut = examples ? [] : project.exampleNames;
   const without = [environment['CRONCE_WITHOUT_JOBS'] ?? '', ...leftOut].filter(Boolean).join(',');
   const handlers = {
     ...handlersEnvironment(options, { databaseUrl, driver, relay, tokens }),
     CRONCE_WITHOUT_JOBS: without,
   };
   const offline = await parts.start('serverless-offline', async () => emulate(options, handlers, parts));
-  const address = { url: `http://localhost:${httpPort}`, lambdaPort, databaseUrl, driver };
+  const address = { url: `http://localhost:${httpPort}`, lambdaPort, service, databaseUrl, driver };
   await publish(folder, address, parts);
   return {
     ...address,
     tokens,
     deployment,
-    jobs: deployedJobs.filter(({ name }) => !without.split(',').includes(name)),
+    jobs: project.jobs.filter(({ name }) => !without.split(',').includes(name)),
     database: { isOurs, examples, applied, leftOut },
     leftovers,
     ended: offline.ended,
@@ -170,8 +178,14 @@ async function prepare(options: LocalOptions, parts: Parts): Promise<void> {
   const url = environment['DATABASE_URL'] || 'postgres://made-below';
   await parts.start('settings', async () => settingsWith(url, options));
   await parts.start('ports', async () => demandPorts(httpPort, lambdaPort));
-  await parts.start('folder', async () => mkdir(folder, { recursive: true }));
-  await parts.start('build', build);
+  await parts.start('folder', async () => makeFolder(folder));
+  await parts.start('build', async () => build(options.project.root));
+}
+
+/** With passwords and tokens in it, it is nobody's to commit. */
+async function makeFolder(folder: string): Promise<void> {
+  await mkdir(folder, { recursive: true });
+  await writeFile(join(folder, '.gitignore'), '*\n');
 }
 
 async function emulate(
@@ -179,9 +193,19 @@ async function emulate(
   environment: NodeJS.ProcessEnv,
   parts: Parts,
 ): Promise<Offline> {
-  const { httpPort, lambdaPort, folder, signal, speed = 1 } = options;
+  const { project, httpPort, lambdaPort, folder, signal, speed = 1 } = options;
+  const { root } = project;
   const logFile = join(folder, 'offline.log');
-  const offline = await startOffline({ httpPort, lambdaPort, stage, logFile, environment, speed, signal });
+  const offline = await startOffline({
+    root,
+    httpPort,
+    lambdaPort,
+    stage,
+    logFile,
+    environment,
+    speed,
+    signal,
+  });
   parts.stopLater(async () => offline.stop());
   return offline;
 }
@@ -220,6 +244,7 @@ const plainErrors = [
   OfflineError,
   BuildError,
   MigrationError,
+  ProjectError,
   SettingsError,
   LocalError,
 ];

@@ -1,7 +1,7 @@
-import { describe } from '../describe.ts';
-import type { JobState } from '../history.ts';
+import { describe } from '../calendar/words.ts';
+import type { JobState } from '../operate/history.ts';
 import type { Job, JobSchedule } from '../job.ts';
-import { nextAfter } from '../occurrences.ts';
+import { nextAfter } from '../calendar/occurrences.ts';
 import type { RunRecord } from '../run.ts';
 
 /** How a job is shown: what its code says of it, and what the database knows. */

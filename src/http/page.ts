@@ -65,7 +65,9 @@ function firstSteps({ jobs, origin, base }: PageView) {
   if (!first)
     return html`<section class="hint">
       <h2>No job is defined</h2>
-      <p>Write one in <code>src/jobs/</code>, add it to <code>src/jobs/index.ts</code>, and deploy.</p>
+      <p>
+        Write one in <code>functions/jobs/</code>, add it to <code>functions/jobs/index.ts</code>, and deploy.
+      </p>
     </section>`;
   return html`<section class="hint">
     <h2>No run yet</h2>

@@ -1,9 +1,9 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { findRuns } from '../history.ts';
-import { settleKey, takeKey, type KeyedRequest } from '../idempotency.ts';
+import { findRuns } from '../operate/history.ts';
+import { settleKey, takeKey, type KeyedRequest } from '../operate/idempotency.ts';
 import type { Session } from '../postgres/session.ts';
 import { isOver, unnamedDeployment, type Logger, type RunRecord } from '../run.ts';
-import type { RunRequest } from '../trigger.ts';
+import type { RunRequest } from '../path/trigger.ts';
 import { lend } from './lend.ts';
 import type { ManualRun } from './manual-run.ts';
 import { Problem } from './problem.ts';

@@ -1,5 +1,5 @@
 import type { PutEventsRequestEntry, PutEventsResultEntry } from '@aws-sdk/client-eventbridge';
-import { refusalOf, type Refusal, type Report, type Sink } from '../publish.ts';
+import { refusalOf, type Refusal, type Report, type Sink } from '../path/publish.ts';
 import { captureText } from '../capture.ts';
 import type { RunError, RunRecord } from '../run.ts';
 

@@ -5,7 +5,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { build as bundle, type Metafile } from 'esbuild';
-import { build, buildFolder } from '../../infra/build.ts';
+import { build, buildFolderOf } from '../../infra/build.ts';
+import { root } from '../support/checkout.ts';
 import { interleave, ratio, spreadOf, type Spread } from './pairs.ts';
 import { packagedNode } from './peers.ts';
 import { sevenths, shareOfACore } from './share.ts';
@@ -51,9 +52,9 @@ const here = fileURLToPath(new URL('.', import.meta.url));
 const run = promisify(execFile);
 
 export async function cold(stand: Stand, pairs: number, old?: string): Promise<Cold> {
-  const { metafile } = await build();
+  const { metafile } = await build(root);
   const bare = await bundleBare(stand.folder);
-  const now = await bundleIn(buildFolder);
+  const now = await bundleIn(buildFolderOf(root));
   const harness = join(stand.folder, 'fresh.mjs');
   const fresh = freshProcesses(stand, harness, [process.execPath]);
   const before = old === undefined ? undefined : await bundleIn(old);

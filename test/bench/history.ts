@@ -3,7 +3,7 @@
  * What is asked for is there in both in the same number, since who is shown more waits for more.
  */
 import { coordinate } from '../../src/coordinate.ts';
-import { findRuns, type RunFilter } from '../../src/history.ts';
+import { findRuns, type RunFilter } from '../../src/operate/history.ts';
 import type { Job } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
 import { outcomes, skipReasons, type RunRecord } from '../../src/run.ts';

@@ -8,7 +8,7 @@ import { parseArgs } from 'node:util';
 import { coordinate } from '../../src/coordinate.ts';
 import { defineJob, type Job } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
-import { sweepJob, type Swept } from '../../src/sweep.ts';
+import { sweepJob, type Swept } from '../../src/sweep/sweep.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { fillHistory } from '../support/history.ts';

@@ -1,5 +1,5 @@
-/** `npm run bench [-- flights invocation cold history peers] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
-import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+/** `npm run bench [-- PART…] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
+import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
 import { history } from './history.ts';

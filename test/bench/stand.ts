@@ -8,6 +8,7 @@ import pg from 'pg';
 import { startRelay, type Relay } from '../../infra/local/relay.ts';
 import { admit, makeRole, urlFor } from '../../infra/local/role.ts';
 import { migrate } from '../../infra/migrate.ts';
+import { examples } from '../support/checkout.ts';
 import { startServer } from '../support/server.ts';
 
 const run = promisify(execFile);
@@ -35,7 +36,7 @@ export async function startStand(): Promise<Stand> {
   await root.connect();
   await prepare(root, server.dataDir);
   const url = (role: string, rest = '') => urlFor(server.url, { name: role, password }, 'bench') + rest;
-  await migrate(url('bench'), { examples: true });
+  await migrate(url('bench'), { examples });
   const here = new pg.Client({ connectionString: url('bench') });
   await here.connect();
   await root.query('GRANT bench TO bench_scram');

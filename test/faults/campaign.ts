@@ -9,7 +9,7 @@
  *     npm run faults -- --prove        breaks the code on purpose, and shows that a test notices
  */
 import { existsSync } from 'node:fs';
-import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { randomFrom } from '../support/random.ts';
 import { openGround, type Ground } from './field.ts';
 import { hasFailed, plan, type Form, type PlannedRow } from './plan.ts';

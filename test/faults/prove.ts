@@ -21,19 +21,19 @@ interface Break {
 const breaks: readonly Break[] = [
   {
     promise: 'no heartbeat',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [['this.#beating = setInterval(() => void this.#tick(), this.#beatMs);', '']],
     red: ['lease', 'keeps its lock for as long as it works'],
   },
   {
     promise: 'no countdown',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [['if (remainingMs <= 0) this.#give(this.#silence());', 'if (remainingMs <= 0) return;']],
     red: ['outcome', 'the lease counts from the sending'],
   },
   {
     promise: 'no lease on the server',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [['lockMs: enterWaitMs, idleMs: leaseMs }', 'lockMs: enterWaitMs, idleMs: 0 }']],
     red: ['coordinate', 'runs a slot once'],
   },
@@ -45,7 +45,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'check() does not count the time',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [
       [
         '    if (this.#remainingMs() <= 0) this.#give(this.#silence());\n    if (this.#abort',
@@ -56,7 +56,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'no second session to vouch for a long statement',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [['if (seen?.atWork) this.#watched', 'if (seen === null) this.#watched']],
     red: ['lease', 'is vouched for by a second session'],
   },
@@ -68,7 +68,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'a heartbeat hears of no settlement',
-    file: 'src/lock.ts',
+    file: 'src/path/lock.ts',
     edits: [['else if (!stands)', 'else if (status === null)']],
     red: ['outcome', 'a heartbeat hears that its run was settled'],
   },
@@ -119,7 +119,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'what COMMIT answers is not looked at',
-    file: 'src/outcome.ts',
+    file: 'src/path/outcome.ts',
     edits: [["if (results.at(-1)?.command !== 'COMMIT')", 'if (results.length === 0)']],
     red: ['outcome', 'a COMMIT that is answered by ROLLBACK'],
   },
@@ -133,7 +133,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'a lost session’s work is a success',
-    file: 'src/outcome.ts',
+    file: 'src/path/outcome.ts',
     edits: [["verdict.status === 'succeeded' ? lost(session.lost.reason) : verdict", 'verdict']],
     red: ['outcome', 'work that returned is lost'],
   },
@@ -156,7 +156,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'the lock delay is not waited for',
-    file: 'src/work.ts',
+    file: 'src/path/work.ts',
     edits: [['if (options.restMs > 0)', 'if (options.restMs < 0)']],
     red: ['lease', 'while a successor waits for the lock delay'],
   },
@@ -168,7 +168,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'a run’s own hand is not told from another’s',
-    file: 'src/outcome.ts',
+    file: 'src/path/outcome.ts',
     edits: [['own: options.hasStopped', 'own: true']],
     red: ['outcome', 'work that was cut off may still go on'],
   },
@@ -265,19 +265,19 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'our statements keep the job’s role',
-    file: 'src/outcome.ts',
+    file: 'src/path/outcome.ts',
     edits: [["return ['SET LOCAL ROLE NONE', limitsSql(limits)", 'return [limitsSql(limits)']],
     red: ['outcome', 'is done as ourselves'],
   },
   {
     promise: 'deferred constraints are not the work’s',
-    file: 'src/outcome.ts',
+    file: 'src/path/outcome.ts',
     edits: [["    'SET CONSTRAINTS ALL IMMEDIATE',\n    'RELEASE", "    'RELEASE"]],
     red: ['outcome', 'may not take longer than the work'],
   },
   {
     promise: 'an SQL error may be swallowed',
-    file: 'src/transaction.ts',
+    file: 'src/path/transaction.ts',
     edits: [['if (this.#failure) throw this.#failure.error;', '']],
     red: ['coordinate', 'by pg does not let a job succeed that swallowed'],
   },
@@ -315,13 +315,13 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'a bus is sent more than it takes',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [['const batch = 10;', 'const batch = 100;']],
     red: ['publish', 'of a backlog of eleven'],
   },
   {
     promise: 'a chain of invocations without end',
-    file: 'src/owed.ts',
+    file: 'src/path/owed.ts',
     edits: [['export const longestChain = 10;', 'export const longestChain = 100;']],
     red: ['owed', 'is asked for by a chain no longer'],
   },
@@ -435,7 +435,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'END is let through tx',
-    file: 'src/statement.ts',
+    file: 'src/path/statement.ts',
     edits: [
       ['^(?:commit|end)(?: work', '^(?:commit)(?: work'],
       ['start|commit|end|rollback|abort|savepoint', 'start|commit|rollback|abort|savepoint'],
@@ -444,7 +444,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'ABORT is let through tx',
-    file: 'src/statement.ts',
+    file: 'src/path/statement.ts',
     edits: [
       ['^(?:rollback|abort)(?: work', '^(?:rollback)(?: work'],
       ['start|commit|end|rollback|abort|savepoint', 'start|commit|end|rollback|savepoint'],
@@ -453,19 +453,19 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'PREPARE is let through tx',
-    file: 'src/statement.ts',
+    file: 'src/path/statement.ts',
     edits: [['  prepare: pooled,\n', '']],
     red: ['outcome', 'can’t end the lock’s transaction'],
   },
   {
     promise: 'tx goes on after the work',
-    file: 'src/work.ts',
+    file: 'src/path/work.ts',
     edits: [['  if (ended.aborted) return ended.reason as WorkIsOver;\n', '']],
     red: ['outcome', 'has no tx, and no fenced, once it has returned'],
   },
   {
     promise: 'work begins though it was stopped',
-    file: 'src/work.ts',
+    file: 'src/path/work.ts',
     edits: [['    context.signal.throwIfAborted();\n    const { run, logger }', '    const { run, logger }']],
     red: ['outcome', 'does not begin once it was told to stop'],
   },
@@ -519,38 +519,38 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'each attempt has an idempotency key of its own',
-    file: 'src/work.ts',
+    file: 'src/path/work.ts',
     edits: [['`${run.job}/${run.slot}`', 'run.id']],
     red: ['outcome', 'has one idempotency key a slot'],
   },
   // Accounts and publishing: the same.
   {
     promise: 'those about to enter are settled as lost',
-    file: 'src/sweep.ts',
+    file: 'src/sweep/sweep.ts',
     edits: [['this.#options.gapMs ?? enterTimeLimitMs + 1_000', 'this.#options.gapMs ?? 0']],
     red: ['sweep', 'leaves a start alone for as long as it may take to enter'],
   },
   {
     promise: 'what is in order is looked at again for ever',
-    file: 'src/accounts.ts',
+    file: 'src/sweep/accounts.ts',
     edits: [['missed.length > 0 || isLong || !whole ?', 'missed.length > 0 ?']],
     red: ['sweep', 'takes none of a healthy job’s slots for missed'],
   },
   {
     promise: 'a disabled schedule misses slots',
-    file: 'src/accounts.ts',
+    file: 'src/sweep/accounts.ts',
     edits: [['job.schedules.filter(({ enabled }) => enabled).map(', 'job.schedules.map(']],
     red: ['sweep', 'are none of a schedule that is disabled'],
   },
   {
     promise: 'a flexible window is not waited for',
-    file: 'src/accounts.ts',
+    file: 'src/sweep/accounts.ts',
     edits: [['this.#graceMs(schedule.flexibleMinutes ?? 0)', 'this.#graceMs(0)']],
     red: ['sweep', 'are such only once their flexible window is over'],
   },
   {
     promise: 'the sweep never relays',
-    file: 'src/sweep.ts',
+    file: 'src/sweep/sweep.ts',
     edits: [["    await this.#step('publish', () => this.#relay());\n", '']],
     red: ['sweep', 'relays what waits in the outbox'],
   },
@@ -580,7 +580,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'a manual run gives a rate its phase',
-    file: 'src/accounts.ts',
+    file: 'src/sweep/accounts.ts',
     edits: [[" AND trigger IN ('rule', 'scheduler') AND NOT slot_guessed", '']],
     red: ['sweep', 'takes a manual run neither for a delivery'],
   },
@@ -619,31 +619,31 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'one sink’s part is done with when another has its',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [['const done = failures.length === 0', 'const done = now.length > 0']],
     red: ['publish', 'gets its part though another does not'],
   },
   {
     promise: 'a sink is sent what it had',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [['due.filter(({ sentTo }) => !sentTo.includes(sink.name)).map', 'due.map']],
     red: ['publish', 'gets its part though another does not'],
   },
   {
     promise: 'a sink that never answers is waited for',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [['return Promise.race([answer, aborted]);', 'return answer;']],
     red: ['publish', 'that neither answers nor heeds its signal'],
   },
   {
     promise: 'lost is logged as information',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [["    run.status === 'lost' ||\n", '']],
     red: ['publish', 'lost'],
   },
   {
     promise: 'timed_out is logged as information',
-    file: 'src/publish.ts',
+    file: 'src/path/publish.ts',
     edits: [["    run.status === 'timed_out' ||\n", '']],
     red: ['publish', 'timed_out'],
   },

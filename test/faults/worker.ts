@@ -5,10 +5,10 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { coordinate } from '../../src/coordinate.ts';
-import type { Stop } from '../../src/ending.ts';
+import type { Stop } from '../../src/path/ending.ts';
 import { defineJob, type Job, type WorkContext } from '../../src/job.ts';
 import type { Logger, RunRecord } from '../../src/run.ts';
-import { slotName } from '../../src/trigger.ts';
+import { slotName } from '../../src/path/trigger.ts';
 import { hostileFrom } from '../support/hostile.ts';
 import { randomFrom } from '../support/random.ts';
 import { Lag } from './lag.ts';

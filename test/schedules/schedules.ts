@@ -6,7 +6,7 @@
  */
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { startPostgres } from '../../infra/local/postgres.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { randomFrom } from '../support/random.ts';

@@ -1,7 +1,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { finish, readFlags, UsageError } from '../../infra/flags.ts';
+import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { hasPgbouncer, pgbouncerWay } from '../faults/ways.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { scratchFolder } from '../support/scratch.ts';

@@ -1,11 +1,11 @@
 import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJobs, type Job, type WorkContext } from '../../src/job.ts';
-import { occurrencesBetween } from '../../src/occurrences.ts';
-import { OutcomeUnknown } from '../../src/outcome.ts';
+import { occurrencesBetween } from '../../src/calendar/occurrences.ts';
+import { OutcomeUnknown } from '../../src/path/outcome.ts';
 import { Session } from '../../src/postgres/session.ts';
 import { deservesRetry } from '../../src/run.ts';
-import { sweepJob } from '../../src/sweep.ts';
-import { deliveryOf, slotName, type Delivery, type RunRequest } from '../../src/trigger.ts';
+import { sweepJob } from '../../src/sweep/sweep.ts';
+import { deliveryOf, slotName, type Delivery, type RunRequest } from '../../src/path/trigger.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import type { TestDatabase } from '../support/database.ts';
 import { startProxy } from '../support/proxy.ts';

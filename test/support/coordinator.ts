@@ -2,7 +2,7 @@ import type { Coordinator } from '../../src/coordinate.ts';
 import type { Job } from '../../src/job.ts';
 import type { DriverName, Target } from '../../src/postgres/driver.ts';
 import type { Logger } from '../../src/run.ts';
-import { slotName, type Delivery } from '../../src/trigger.ts';
+import { slotName, type Delivery } from '../../src/path/trigger.ts';
 
 export interface LogLine {
   readonly level: keyof Logger;

@@ -87,8 +87,9 @@ async function template(
   await server.query(`DROP DATABASE IF EXISTS ${draft} WITH (FORCE)`);
   await create(server, serverUrl, draft, 'template0');
   const { migrate } = await import('../../infra/migrate.ts');
+  const { examples: tables } = await import('./checkout.ts');
   // By the ordinary role, which so owns the schemas; clones keep owners.
-  await migrate(urlFor(serverUrl, ordinaryRole(serverUrl), draft), { examples, log: () => undefined });
+  await migrate(urlFor(serverUrl, ordinaryRole(serverUrl), draft), { ...(examples && { examples: tables }) });
   await server.query(`ALTER DATABASE ${draft} RENAME TO ${name}`);
   return name;
 }

@@ -5,7 +5,7 @@ import { createApp, type HttpOptions } from '../../src/http/app.ts';
 import { Refusals } from '../../src/http/refusals.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { Logger } from '../../src/run.ts';
-import type { RunRequest } from '../../src/trigger.ts';
+import type { RunRequest } from '../../src/path/trigger.ts';
 import { jobs } from './runs.ts';
 
 export const tokens = {

@@ -6,12 +6,13 @@ import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { freePort } from '../../infra/local/postgres.ts';
+import { root } from './checkout.ts';
 
-export const root = fileURLToPath(new URL('../..', import.meta.url));
+export { root };
+
 export const osls = createRequire(import.meta.url).resolve('serverless/bin/serverless.js');
-export const launch = ['--import', 'tsx', join('infra', 'local', 'launch.ts')];
+export const cli = ['--import', 'tsx', join('infra', 'cli', 'cronce.ts')];
 
 export interface Running {
   readonly process: ChildProcess;

@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto';
 import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJob, defineJobs, type WorkContext } from '../../src/job.ts';
 import type { Json, Logger, RunRecord } from '../../src/run.ts';
-import { slotName, type Delivery } from '../../src/trigger.ts';
+import { slotName, type Delivery } from '../../src/path/trigger.ts';
 import type { TestDatabase } from './database.ts';
 
 type End = 'return' | 'throw' | 'wait' | 'hold' | 'die';

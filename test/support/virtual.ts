@@ -6,8 +6,8 @@ import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJobs, type Job } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
-import { sweepJob, type SweepOptions, type Swept } from '../../src/sweep.ts';
-import { deliveryOf, type Delivery, type RunRequest } from '../../src/trigger.ts';
+import { sweepJob, type SweepOptions, type Swept } from '../../src/sweep/sweep.ts';
+import { deliveryOf, type Delivery, type RunRequest } from '../../src/path/trigger.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from './coordinator.ts';
 
 const minute = 60_000;

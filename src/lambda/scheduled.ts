@@ -1,0 +1,30 @@
+import type { Context } from 'aws-lambda';
+import type { Registry } from '../job.ts';
+import { invoker } from '../operate/invoke.ts';
+import { readSettings } from '../settings.ts';
+import { coordinatorOf, getReady, invoke, type Answer } from './invocation.ts';
+import { reported } from './reported.ts';
+
+export interface Deployed {
+  /** The jobs of this deployment, from `defineJobs`. */
+  readonly registry: Registry;
+}
+
+/** What Lambda calls for an event that is no request. */
+export type EventHandler = (event: unknown, context: Context) => Promise<Answer>;
+
+/**
+ * The handler of every job's function: one function a job, all of this one bundle; `CRONCE_JOB` says which it is. Where
+ * its job owes slots, it invokes itself for the next.
+ *
+ * The handler throws where Lambda should deliver the event again (an attempt is left), and where nothing could be
+ * recorded; the first has been recorded and published by then.
+ */
+export function scheduledHandler({ registry }: Deployed): EventHandler {
+  getReady(registry);
+  return reported(async (event: unknown, context: Context): Promise<Answer> => {
+    const settings = readSettings();
+    const coordinator = { ...coordinatorOf(settings), deliver: invoker(settings.http) };
+    return invoke(event, context, coordinator, { registry, ownJob: settings.ownJob });
+  });
+}

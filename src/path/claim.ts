@@ -1,0 +1,155 @@
+import type { QueryResult } from '../postgres/driver.ts';
+import type { LockNames } from '../lock-name.ts';
+import type { RunError, RunRecord } from '../run.ts';
+import type { Session } from '../postgres/session.ts';
+import type { Delivery } from './trigger.ts';
+import { callSql, transaction } from '../postgres/call.ts';
+import { toRecord, answerOf } from '../postgres/record.ts';
+
+/** The version of infra/migrations that this code was written for. */
+export const schemaVersion = 6;
+
+/** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
+const patienceMs = 1_000;
+
+/**
+ * How long a claim may wait for rows of ours, ms, and for the fenced transactions of dead predecessors to end: those are
+ * ended by force after a moment, so it takes a second at most unless another role's session is in the way.
+ */
+const obstacleMs = 6_000;
+
+/** The longest that a claim takes in all, ms, besides what the job wants to wait. */
+export const claimTimeLimitMs = patienceMs + 2 * obstacleMs;
+
+/** What T0 answers: the start record (or a skip), the dead predecessors it settled, and how long to rest. */
+export interface Claimed {
+  readonly kind: 'claimed';
+  readonly run: RunRecord;
+  readonly settled: readonly RunRecord[];
+  /** Lock delay: ms until a predecessor that did not end by itself has surely stopped. */
+  readonly restMs: number;
+  /** The job owes slots: see owed.ts. */
+  readonly owes: boolean;
+}
+
+/** Nothing was recorded: what stood in the way was asked to end for this delivery, or its slot was guessed before. */
+export type NotClaimed =
+  | { readonly kind: 'replace'; readonly holder: string }
+  | { readonly kind: 'guessed'; readonly slot: string; readonly scheduledFor: Date };
+
+export interface ClaimRequest {
+  readonly runId: string;
+  readonly delivery: Delivery;
+  readonly deployment: string;
+  readonly lock: LockNames;
+  readonly leaseMs: number;
+  readonly lockDelayMs: number;
+  /** Until the invocation's work must end, ms: a delay that leaves too little of it is not waited for. */
+  readonly timeLeftMs: number;
+  readonly waitMs: number;
+  /** Asks the run of an earlier slot that stands in the way to end. */
+  readonly replace: boolean;
+  /** Claims anew for a run that had to give way between its T0 and T1. */
+  readonly again: boolean;
+  /** How long a start record may stand without its lock, ms: the time limit of entering, and a little. */
+  readonly gapMs: number;
+  /** How long a slot's success is on record for sure, ms: an older slot is too late. Without it none is. */
+  readonly retentionMs?: number | null;
+  /** A virtual clock's time; absent, the server's clock counts. */
+  readonly now?: Date;
+}
+
+/**
+ * T0, as one run of statements. What `cronce.claim` decides is in infra/sql. The server looks for a client that has gone
+ * only in statements that begin with that setting, so it comes before the claim, which may wait for minutes.
+ */
+export function claimSql(session: Literals, request: ClaimRequest): string {
+  const keep = `SELECT cronce.keep_session(${request.leaseMs})`;
+  return transaction([keep, `SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
+    lockMs: obstacleMs,
+    statementMs: claimTimeLimitMs + request.waitMs + 1_000,
+  });
+}
+
+/** For a delivery that could not get through its claim: a record that says so, and leaves the slot owed. */
+export function turnAwaySql(session: Literals, request: ClaimRequest, why: string): string {
+  return callSql(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
+}
+
+/** For a delivery that can't be run as it is: failed, for good. */
+export function refuseSql(session: Literals, request: Omit<ClaimRequest, 'lock'>, error: RunError): string {
+  const lock = { name: request.delivery.job.name, keys: [], guard: 0n };
+  const literal = claimLiteral(session, { ...request, lock });
+  return callSql(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
+}
+
+type Literals = Pick<Session, 'literal'>;
+
+function claimLiteral(session: Literals, request: ClaimRequest): string {
+  return `${session.literal(JSON.stringify(claimJson(request)))}::jsonb`;
+}
+
+function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
+  const { job } = delivery;
+  return {
+    schema: schemaVersion,
+    deployment: request.deployment,
+    now: request.now?.toISOString() ?? null,
+    again: request.again,
+    gapMs: request.gapMs,
+    leaseMs: request.leaseMs,
+    lockDelayMs: request.lockDelayMs,
+    timeLeftMs: Math.floor(request.timeLeftMs),
+    timeoutMs: job.timeoutMs,
+    run: {
+      id: request.runId,
+      job: job.name,
+      slot: delivery.slot,
+      scheduledFor: delivery.scheduledFor.toISOString(),
+      slotGuessed: delivery.slotGuessed,
+      scheduledForGuessed: delivery.scheduledForGuessed,
+      offSchedule: delivery.offSchedule,
+      trigger: delivery.trigger,
+      deliveryId: delivery.deliveryId,
+      requestedBy: delivery.requestedBy,
+      requestReason: delivery.requestReason ?? null,
+      params: delivery.params,
+    },
+    lock: {
+      name: lock.name,
+      keys: lock.keys.map(String),
+      guard: lock.guard.toString(),
+      waitMs: request.waitMs,
+      patienceMs,
+    },
+    policy: policyJson(delivery, request),
+  };
+}
+
+function policyJson(
+  { job, byHand }: Delivery,
+  { replace, retentionMs }: Pick<ClaimRequest, 'replace' | 'retentionMs'>,
+): object {
+  return {
+    byHand,
+    replace,
+    retentionMs: retentionMs ?? null,
+    maxAttempts: job.retries + 1,
+    afterLost: job.afterLost,
+    startDeadlineMs: job.startDeadlineMs,
+  };
+}
+
+type ClaimAnswer =
+  | { run: RunRecord; settled: RunRecord[]; restMs: number; owes: boolean }
+  | { replace: string }
+  | { slot: string; scheduledFor: string };
+
+export function claimed(results: readonly QueryResult[]): Claimed | NotClaimed {
+  const answer = answerOf<ClaimAnswer>(results, 'claimed');
+  if ('replace' in answer) return { kind: 'replace', holder: answer.replace };
+  if ('slot' in answer)
+    return { kind: 'guessed', slot: answer.slot, scheduledFor: new Date(answer.scheduledFor) };
+  const { run, settled, restMs, owes } = answer;
+  return { kind: 'claimed', run: toRecord(run), settled: settled.map(toRecord), restMs, owes };
+}

@@ -1,0 +1,3 @@
+/** Where outcomes go beside the log. */
+export { eventBridgeSink, type EventBridgeOptions } from './eventbridge.ts';
+export type { Sink } from '../path/publish.ts';
