@@ -3,9 +3,7 @@ import js from '@eslint/js';
 import tseslint from 'typescript-eslint';
 
 // What the bench compares us with is a package of its own: its types are there once the bench has installed it.
-const peers = existsSync(new URL('test/bench/peers/node_modules', import.meta.url))
-  ? []
-  : ['test/bench/peers'];
+const peers = existsSync(`${import.meta.dirname}/test/bench/peers/node_modules`) ? [] : ['test/bench/peers'];
 
 export default tseslint.config(
   {

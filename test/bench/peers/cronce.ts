@@ -12,10 +12,7 @@ function cronce(options: { readonly lockDelayMs?: number }): Peer['start'] {
     const made = new Map<string, Job>(
       jobs.map((name) => {
         const perform = async ({ slot }: { readonly slot: string }) => work(name, slot);
-        return [
-          name,
-          defineJob({ name, retries: 0, timeoutMs: timeLeftMs - 5_000, ...options, work: perform }),
-        ];
+        return [name, defineJob({ name, ...options, work: perform })];
       }),
     );
     // A busy machine of two cores is no fault of the server's.

@@ -19,7 +19,7 @@ export const dbos: Peer = {
   resident: true,
   takenOverBy: 'its restart',
   setUp:
-    '`startWorkflow` with `workflowID: sched-<job>-<slot>`, and `workflowIDReusePolicy: reject`, which tells a duplicate; a restart of the same executor recovers what it had begun; keeps its connections',
+    '`startWorkflow` with `workflowID: sched-<job>-<slot>`, and `workflowIDReusePolicy: reject`, which tells a duplicate; a restart of the same executor puts what it had begun back into a queue; keeps its connections',
   async start({ postgres }, jobs, work) {
     DBOS.setConfig({
       name: 'bench',

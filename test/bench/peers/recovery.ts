@@ -29,29 +29,52 @@ interface Victim {
 const slot = '2026-12-01T00:00:00Z';
 
 export async function recovery(orders: Orders): Promise<Recoveries> {
-  const measured = present(orders);
-  const victims: Victim[] = [];
-  // One of each peer's at a time: the first makes its tables.
-  for (const fault of faults)
-    victims.push(...(await Promise.all(measured.map(async (peer) => startVictim(orders, peer, fault)))));
   const begun = new Begun();
-  const rivals = new Map<Peer, Standing>();
-  for (const peer of measured)
-    if (peer.takenOverBy !== 'its restart') rivals.set(peer, await startRival(orders, peer, begun));
-  const found = await Promise.all(victims.map(async (victim) => recover(orders, victim, rivals, begun)));
+  const victims: Victim[] = [];
+  const rivals: Standing[] = [];
+  const recovering: Promise<Recovery>[] = [];
+  // One peer's processes after the other's, as they are many for few cores; all go on waiting together.
+  for (const peer of present(orders)) {
+    const [rival, mine] = await field(orders, peer, begun);
+    victims.push(...mine);
+    if (rival) rivals.push(rival);
+    recovering.push(...mine.map(async (victim) => recover(orders, victim, rival, begun)));
+  }
+  const found = await Promise.all(recovering);
   for (const { child, cable } of victims) {
     child.kill('SIGKILL');
     cable.remove();
   }
-  for (const { started } of rivals.values())
-    await within(5_000, 'stopping', started.stop()).catch(() => undefined);
+  for (const { started } of rivals) await within(5_000, 'stopping', started.stop()).catch(() => undefined);
   return { peers: peeredOf(orders, all), patienceS: patienceMs / 1_000, found };
+}
+
+/** Who will come again, and who will have begun: an instant before the faults, as some count from the beginning. */
+async function field(
+  orders: Orders,
+  peer: Peer,
+  begun: Begun,
+): Promise<readonly [Standing | undefined, readonly Victim[]]> {
+  const begin = async () => {
+    const [first, ...others] = faults;
+    const made = await startVictim(orders, peer, first); // it makes the tables
+    return [made, ...(await Promise.all(others.map(async (fault) => startVictim(orders, peer, fault))))];
+  };
+  if (peer.takenOverBy === 'its restart') return [undefined, await begin()];
+  if (peer.takenOverBy === 'a delivery') {
+    const rival = await startRival(orders, peer, begun);
+    return [rival, await Promise.all(faults.map(async (fault) => startVictim(orders, peer, fault)))];
+  }
+  // Where a process takes what it finds, another one would have it.
+  const victims = await begin();
+  return [await startRival(orders, peer, begun), victims];
 }
 
 /** When work of which job began, of ours that came after the faults. */
 class Begun {
   readonly #at = new Map<string, number>();
 
+  // As a job's function, it answers a promise.
   async note(job: string): Promise<void> {
     if (!this.#at.has(job)) this.#at.set(job, performance.now());
   }
@@ -90,14 +113,13 @@ async function startRival(orders: Orders, peer: Peer, begun: Begun): Promise<Sta
 async function recover(
   orders: Orders,
   victim: Victim,
-  rivals: ReadonlyMap<Peer, Standing>,
+  rival: Standing | undefined,
   begun: Begun,
 ): Promise<Recovery> {
   const { peer, fault, job, child, cable } = victim;
   const since = performance.now();
   if (fault === 'cable cut') cable.cut();
   else child.kill(fault);
-  const rival = rivals.get(peer);
   const again = rival ? deliverUntil(rival, job, begun) : restart(orders, victim, begun);
   await Promise.race([again, delay(patienceMs)]);
   const at = begun.at(job);
@@ -113,9 +135,11 @@ async function deliverUntil({ started }: Standing, job: string, begun: Begun): P
   }
 }
 
+/** Whichever process of them then begins it. */
 async function restart(orders: Orders, { peer, job }: Victim, begun: Begun): Promise<void> {
   const addresses = addressesOf(peer, orders, orders.ports[0]);
   const child = startHolder({ peer: peer.name, addresses, job, slot, delivers: false });
-  await Promise.race([once(child, 'message').then(async () => begun.note(job)), delay(patienceMs)]);
-  child.kill('SIGKILL');
+  child.on('message', (which: string) => void begun.note(which));
+  const end = performance.now() + patienceMs;
+  while (begun.at(job) === undefined && performance.now() < end) await delay(50);
 }
