@@ -59,23 +59,24 @@ function contestantsOf(orders: Orders): Contestant[] {
   ];
 }
 
-type Plan = (peer: Peer) => MemberOrders['deliveries'];
+type Plan = (contestant: Contestant) => MemberOrders['deliveries'];
 
-function oneSlot(): MemberOrders['deliveries'] {
-  return Array.from({ length: count }, () => ({ job: 'storm', slot: `one-${process.pid}`, atMs: 0 }));
+function oneSlot({ road }: Contestant): MemberOrders['deliveries'] {
+  return Array.from({ length: count }, () => ({ job: 'storm', slot: `${road}-${process.pid}`, atMs: 0 }));
 }
 
 /** Of a queue for each job nothing would be learnt: where jobs are queues, they share one. */
-function aMinute({ resident }: Peer): MemberOrders['deliveries'] {
+function aMinute({ peer, road }: Contestant): MemberOrders['deliveries'] {
   return Array.from({ length: count }, (_, n) => ({
-    job: resident ? 'storm' : `storm-${n}`,
+    job: peer.resident ? 'storm' : `storm-${road}-${n}`,
     slot: `${process.pid}-${n}`,
     atMs: 1 + (n * minuteMs) / count,
   }));
 }
 
-async function blow({ peer, addresses }: Contestant, plan: Plan): Promise<Told[]> {
-  const deliveries = plan(peer);
+async function blow(contestant: Contestant, plan: Plan): Promise<Told[]> {
+  const { peer, addresses } = contestant;
+  const deliveries = plan(contestant);
   const shares = peer.resident ? 1 : processes;
   const members: ChildProcess[] = [];
   for (let share = 0; share < shares; share++) {
