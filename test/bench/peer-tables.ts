@@ -17,7 +17,7 @@ import {
 
 export function peerTables({ peers, recovery, late, storm, long }: PeerResults): string {
   const parts: string[] = [];
-  if (peers) parts.push(`## Peers\n\n${circumstances(peers.under)}${priceTables(peers.found)}`);
+  if (peers) parts.push(`## Peers\n\n${circumstances(peers.under, true)}${priceTables(peers.found)}`);
   if (recovery) parts.push(`## Recovery\n\n${circumstances(recovery.under)}${recoveryTable(recovery.found)}`);
   if (late) parts.push(`## Late\n\n${circumstances(late.under)}${lateTable(late.found)}`);
   if (storm) parts.push(`## Storm\n\n${circumstances(storm.under)}${stormTables(storm.found)}`);
@@ -25,9 +25,14 @@ export function peerTables({ peers, recovery, late, storm, long }: PeerResults):
   return parts.join('\n');
 }
 
-function circumstances({ date, pairs, cores, memoryGb, load, versions }: UnderPeers): string {
+/** Pairs there are of what is compared again and again. */
+function circumstances(
+  { date, pairs, cores, memoryGb, load, versions }: UnderPeers,
+  inPairs = false,
+): string {
   const software = Object.entries(versions).map(([name, version]) => `${name} ${version}`);
-  return `${date}, ${pairs} pairs, ${cores} cores, ${memoryGb} GB, load ${load} when it began; ${software.join(', ')}.\n\n`;
+  const counted = inPairs ? `${pairs} pairs, ` : '';
+  return `${date}, ${counted}${cores} cores, ${memoryGb} GB, load ${load} when it began; ${software.join(', ')}.\n\n`;
 }
 
 function priceTables({ peers, found }: Prices): string {
@@ -165,7 +170,7 @@ export function summaryOf({ peers, recovery, late }: PeerResults): string {
       again === undefined ? '' : `${again.ranAgainAtS.length} of ${lateAtS.length}`,
     ]);
   });
-  return `\n${circumstances(peers.under)}${table(head, rows)}\n`;
+  return `\n${circumstances(peers.under, true)}${table(head, rows)}\n`;
 }
 
 /** In bold where it takes less time than ours. */

@@ -159,7 +159,7 @@ export async function amongPeers<P extends PeerPart>(
   latencies: readonly number[] = [],
 ): Promise<PeerParts[P]> {
   await install();
-  const stations = await startStations(stand);
+  const stations = await startStations(stand, part);
   const lags: Lag[] = [];
   const pooler = part === 'storm' && (await hasPgbouncer()) ? await poolerOn(stand) : undefined;
   try {
@@ -216,8 +216,8 @@ interface Stations {
   readonly children: readonly ChildProcess[];
 }
 
-async function startStations(stand: Stand): Promise<Stations> {
-  const databases = await databasesOn(stand);
+async function startStations(stand: Stand, part: PeerPart): Promise<Stations> {
+  const databases = await databasesOn(stand, part);
   const dynamo = await freePort();
   const redis = await freePort();
   const inRedis = join(stand.folder, `redis-${redis}`);
@@ -245,13 +245,13 @@ async function portsOver(straight: Ports, latencyMs: number, lags: Lag[]): Promi
   return { latencyMs, postgres, redis, dynamo };
 }
 
-/** Each on PostgreSQL has its own: what they keep, and what their sessions do, is told apart by it. Ours is migrated. */
-async function databasesOn(stand: Stand): Promise<Orders['databases']> {
+/** Each on PostgreSQL has its own, in each part: what they keep, and what their sessions do, is told apart by it. Ours is migrated. */
+async function databasesOn(stand: Stand, part: PeerPart): Promise<Orders['databases']> {
   const root = new pg.Client({ connectionString: stand.serverUrl });
   await root.connect();
   const found: Partial<Record<PeerName, string>> = {};
   for (const [n, name] of peerNames.entries()) {
-    const database = name.startsWith('Cronce') ? 'bench' : `peer_${n}`;
+    const database = name.startsWith('Cronce') ? 'bench' : `${part}_${n}`;
     const known = await root.query('SELECT 1 FROM pg_database WHERE datname = $1', [database]);
     if (known.rowCount === 0) await root.query(`CREATE DATABASE ${database} OWNER bench`);
     const url = new URL(stand.url('bench'));

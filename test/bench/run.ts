@@ -88,13 +88,22 @@ async function measure(stand: Stand, name: Part, { pairs, rows, old }: Wanted): 
   }
 }
 
+/** One after the other, but for two that do nothing but wait. */
+function together(names: readonly Part[]): readonly (readonly Part[])[] {
+  const waiting = (name: Part) => name === 'recovery' || name === 'late';
+  const waits = names.filter(waiting);
+  const busy = names.filter((name) => !waiting(name)).map((name) => [name]);
+  return waits.length === 0 ? busy : [...busy, waits];
+}
+
 async function main(): Promise<void> {
   const asked = wanted(process.argv.slice(2));
   if (asked.redraw) return keep({});
   const stand = await startStand();
   try {
-    for (const name of asked.names) {
-      const results = await measure(stand, name, asked);
+    for (const names of together(asked.names)) {
+      const measured = await Promise.all(names.map(async (name) => measure(stand, name, asked)));
+      const results = measured.reduce((all, one) => ({ ...all, ...one }), {});
       print(results);
       if (!asked.dry) await keep(results);
     }
