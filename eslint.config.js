@@ -48,5 +48,7 @@ export default tseslint.config(
       '@typescript-eslint/no-confusing-void-expression': ['error', { ignoreArrowShorthand: true }],
     },
   },
+  // A step is read at one look.
+  { files: ['src/**'], rules: { complexity: ['error', 12], 'max-lines-per-function': ['error', 60] } },
   { files: ['eslint.config.js'], extends: [tseslint.configs.disableTypeChecked] },
 );

@@ -24,6 +24,7 @@ export default defineConfig({
     maxConcurrency: 3,
     sequence: { sequencer: LongestFirst },
     testTimeout: 30_000,
-    hookTimeout: 60_000,
+    // What a hook sets up is a server, a build or a package: on a busy machine a minute was not enough.
+    hookTimeout: 180_000,
   },
 });

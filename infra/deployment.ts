@@ -1,4 +1,5 @@
 import { isDueAfter, isTooShort, type Job, type JobSchedule } from '../src/job.ts';
+import { aroundTheRunMs } from '../src/path/limits.ts';
 import { readSettings } from '../src/settings.ts';
 import { sweepName } from '../src/sweep/sweep.ts';
 
@@ -52,8 +53,6 @@ export class DeploymentError extends Error {
 
 /** Lambda's limit. */
 const longestTimeoutS = 900;
-/** Beside a run's own time: connecting, claiming, recording, publishing. */
-const aroundTheRunS = 10;
 /** Lambda keeps what it can't run at once for up to six hours; the coordinator then says `too_late`, where that is. */
 const longestEventAgeS = 21_600;
 /** API Gateway gives up after 30 s. */
@@ -240,7 +239,7 @@ function timeoutOf(job: Job, jobs: readonly Job[], leaseMs: number): number {
   const waitMs = job.overlap === 'wait' || job.overlap === 'replace' ? job.waitMs : 0;
   const sharing = [job, ...jobs.filter(({ lock }) => lock === job.lock)];
   const delayMs = Math.max(...sharing.map((one) => one.lockDelayMs ?? one.leaseMs ?? leaseMs));
-  return Math.min(longestTimeoutS, Math.ceil((job.timeoutMs + waitMs + delayMs) / 1_000) + aroundTheRunS);
+  return Math.min(longestTimeoutS, Math.ceil((job.timeoutMs + waitMs + delayMs + aroundTheRunMs) / 1_000));
 }
 
 // --- schedules ----------------------------------------------------------------------------------

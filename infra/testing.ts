@@ -13,6 +13,7 @@ import type { Job, Transaction, WorkContext } from '../src/job.ts';
 import { Stop } from '../src/path/ending.ts';
 import { verdictOf } from '../src/path/outcome.ts';
 import { slotName } from '../src/path/trigger.ts';
+import { WorkTransaction } from '../src/path/transaction.ts';
 import { performWork } from '../src/path/work.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { Json, Logger, Outcome, RunError, RunRecord } from '../src/run.ts';
@@ -127,7 +128,7 @@ async function rehearse(url: string, job: Job, options: RehearsalOptions): Promi
       () => stopping.abort(new Stop(stop.reason, `the test stopped it: ${stop.reason}`)),
       stop.afterMs,
     );
-  const around = new Around(job, options);
+  const around = new Around(job, session, options);
   try {
     await session.send('BEGIN ISOLATION LEVEL READ COMMITTED; SAVEPOINT work');
     const result = await performWork({
@@ -154,13 +155,15 @@ async function rehearse(url: string, job: Job, options: RehearsalOptions): Promi
 /** The work, with the test's own steps before and behind it. */
 class Around {
   readonly #job: Job;
+  readonly #session: Session;
   readonly #options: RehearsalOptions;
   seen: unknown;
   /** An error of the test's own, which is none of the run's. */
   failed: { readonly error: unknown } | undefined;
 
-  constructor(job: Job, options: RehearsalOptions) {
+  constructor(job: Job, session: Session, options: RehearsalOptions) {
     this.#job = job;
+    this.#session = session;
     this.#options = options;
   }
 
@@ -168,7 +171,7 @@ class Around {
     const { given, see } = this.#options;
     await this.#own(async () => given?.(context.tx));
     const value = await this.#atItsTime(async () =>
-      this.#job.work({ ...context, fenced: nested(context.tx) }),
+      this.#job.work({ ...context, fenced: nested(this.#session) }),
     );
     await context.tx.query('SET CONSTRAINTS ALL IMMEDIATE');
     this.seen = await this.#own(async () => see?.(context.tx));
@@ -191,19 +194,18 @@ class Around {
 }
 
 /** Commits with the run's own writes and not before them, so that all of it can be rolled back. */
-function nested(tx: Transaction): WorkContext['fenced'] {
+function nested(session: Session): WorkContext['fenced'] {
   return async (body) => {
-    const client = await tx.connect();
-    await client.query('BEGIN');
+    await session.send('SAVEPOINT fenced');
+    const tx = new WorkTransaction(session, () => undefined);
     try {
       const value = await body(tx);
-      await client.query('COMMIT');
+      await tx.settle();
+      await session.send('RELEASE SAVEPOINT fenced');
       return value;
     } catch (error) {
-      await client.query('ROLLBACK');
+      await session.send('ROLLBACK TO SAVEPOINT fenced; RELEASE SAVEPOINT fenced');
       throw error;
-    } finally {
-      client.release();
     }
   };
 }

@@ -139,9 +139,9 @@ class Walk {
     this.#nodes -= 1;
     switch (typeof value) {
       case 'string':
-        return this.text(value, depth === 0 ? this.#limits.text : this.#limits.innerText);
+        return this.#string(value, depth);
       case 'number':
-        return this.#small(Number.isFinite(value) ? value : String(value));
+        return this.#number(value);
       case 'boolean':
         return this.#small(value);
       case 'bigint':
@@ -155,6 +155,15 @@ class Walk {
       case 'object':
         return value === null ? this.#small(null) : this.#object(value, depth);
     }
+  }
+
+  #string(value: string, depth: number): Json {
+    return this.text(value, depth === 0 ? this.#limits.text : this.#limits.innerText);
+  }
+
+  /** JSON has no NaN and no infinities. */
+  #number(value: number): Json {
+    return this.#small(Number.isFinite(value) ? value : String(value));
   }
 
   error(thrown: unknown, depth: number): RunError {

@@ -1,68 +1,18 @@
 import { v7 as uuidV7 } from 'uuid';
-import { endWithin } from './operate/cancel.ts';
-import { captureError } from './capture.ts';
-import {
-  claimed,
-  claimSql,
-  claimTimeLimitMs,
-  refuseSql,
-  turnAwaySql,
-  type Claimed,
-  type ClaimRequest,
-  type NotClaimed,
-} from './path/claim.ts';
 import type { Job } from './job.ts';
-import { entered, enterSql, enterTimeLimitMs, holdLock, lockOf, type Entered } from './path/lock.ts';
-import { recordOutcome } from './path/outcome.ts';
-import { askFor, longestChain, nextOwed, notAsked, passesOn } from './path/owed.ts';
-import type { Target } from './postgres/driver.ts';
-import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from './postgres/errors.ts';
-import { patiently } from './postgres/patience.ts';
-import { answerOf, toRecord } from './postgres/record.ts';
-import { Session } from './postgres/session.ts';
-import { publish, type Sink } from './path/publish.ts';
-import { isOver, unnamedDeployment, type Logger, type RunRecord } from './run.ts';
-import type { Delivery, RunRequest } from './path/trigger.ts';
-import { performWork } from './path/work.ts';
+import { Path, type Claim, type Coordinator } from './path/steps.ts';
+import type { Delivery } from './path/trigger.ts';
+import { isOver, type RunRecord } from './run.ts';
 
 /**
- * The whole path of one delivery, on one page:
+ * Takes one delivery to its outcome, and answers the record of it as it stands in the database. The whole path:
  *
- *     claim   T0: record the start           one round trip to PostgreSQL
- *     lock    T1: hold the lock                for both
- *     work    the job's function, with tx, signal, fence
- *     outcome recorded and committed         one round trip
- *     publish after commit, from the stored record; what fails stays for later
- */
-export interface Coordinator {
-  readonly target: Target;
-  /** Service and stage, where several share a database. */
-  readonly deployment?: string;
-  /** The deployment's lease, ms; a job may set its own. */
-  readonly leaseMs: number;
-  readonly sinks: readonly Sink[];
-  readonly publishTimeoutMs: number;
-  readonly logger: Logger;
-  /** Hands a run to its job's function: where slots are owed, each run asks for the next. Absent, only the sweep does. */
-  readonly deliver?: (request: RunRequest) => Promise<void>;
-  /** How long the sweep keeps records, ms: a slot that was due earlier is too late, and owed no more. Absent, none is. */
-  readonly retentionMs?: number;
-  /** Stands in for the server's clock, where time is simulated. */
-  readonly clock?: () => Date;
-}
-
-/** What is kept of the invocation's time for recording an outcome before the kill, ms. */
-export const recordingMs = 4_000;
-/** What asking for the next owed slot may take, ms: a session, a statement, an event to Lambda. */
-const passingOnMs = 5_000;
-const graceMs = 500;
-const messageMs = 1_500;
-const claimsAtMost = 10;
-/** A claim that a lock of someone else's, or a stranger in the queue, has turned away is made once more. */
-const failuresAtMost = 2;
-
-/**
- * Takes one delivery to its outcome, and answers the record of it as it stands in the database.
+ *     claim    T0: record the start                        one round trip to PostgreSQL
+ *     hold     T1: the lock, its heartbeat, its countdown    for both
+ *     perform  the job's function, with tx, signal, fence
+ *     record   the outcome, committed with what was written  one round trip
+ *     publish  after commit, from the stored record; what fails stays for later
+ *
  * @param timeLeftMs until the invocation is killed
  * @throws {PostgresError} where nothing was run: no start could be recorded, or its session was lost before it could
  *   enter, and the sweep will settle it
@@ -74,14 +24,24 @@ export async function coordinate(
   coordinator: Coordinator,
 ): Promise<RunRecord> {
   const path = new Path(delivery, timeLeftMs, coordinator);
-  const { session, first: claim } = await path.begin((session) => path.claimAndLock(session));
+  const claim = await path.claim();
   try {
-    const run = isOver(claim.run) ? claim.run : await path.workUnderLock(session, claim);
-    await path.publish(session, [...claim.settled, run]);
-    await path.passOn(run, claim.owes);
+    const run = isOver(claim.run) ? claim.run : await underLock(path, claim);
+    await path.publish(claim, run);
+    await path.passOn(claim, run);
     return run;
   } finally {
-    await session.close();
+    await claim.session.close();
+  }
+}
+
+async function underLock(path: Path, claim: Claim): Promise<RunRecord> {
+  const held = await path.hold(claim);
+  try {
+    const result = await path.perform(held);
+    return await path.record(held, result);
+  } finally {
+    await held.lock.letGo();
   }
 }
 
@@ -90,11 +50,11 @@ export async function coordinate(
  * @throws {PostgresError} where it could not be recorded
  */
 export async function refuse(
-  refused: RefusedEvent,
+  event: RefusedEvent,
   timeLeftMs: number,
   coordinator: Coordinator,
 ): Promise<RunRecord> {
-  const { job, error, deliveryId, now } = refused;
+  const { job, error, deliveryId, now } = event;
   const delivery: Delivery = {
     job,
     slot: `refused:${deliveryId ?? uuidV7()}`, // which slot it was about is not known: it must stand in the way of none
@@ -109,13 +69,12 @@ export async function refuse(
     params: null,
   };
   const path = new Path(delivery, timeLeftMs, coordinator);
-  const { session, first } = await path.begin((session) => path.refuse(session, uuidV7(), error));
+  const refused = await path.refuse(error);
   try {
-    const { run } = first;
-    await path.publish(session, [run]);
-    return run;
+    await path.publish(refused, refused.run);
+    return refused.run;
   } finally {
-    await session.close();
+    await refused.session.close();
   }
 }
 
@@ -126,253 +85,4 @@ export interface RefusedEvent {
   readonly now: Date;
 }
 
-interface Claim extends Claimed, Entered {}
-
-/** What the steps of one delivery share; made for it and gone with it. */
-class Path {
-  #delivery: Delivery;
-  readonly #coordinator: Coordinator;
-  readonly #deployment: string;
-  readonly #leaseMs: number;
-  readonly #endsAt: number;
-
-  constructor(delivery: Delivery, timeLeftMs: number, coordinator: Coordinator) {
-    this.#delivery = delivery;
-    this.#coordinator = coordinator;
-    this.#deployment = coordinator.deployment ?? unnamedDeployment;
-    this.#leaseMs = delivery.job.leaseMs ?? coordinator.leaseMs;
-    this.#endsAt = performance.now() + timeLeftMs;
-  }
-
-  readonly openSession = async (): Promise<Session> =>
-    Session.open(this.#coordinator.target, this.#connectLimit());
-
-  /** Beside the connect limit: what the invocation has left for recording that there was no session. */
-  #connectLimit(): { timeoutMs: number } {
-    return { timeoutMs: Math.max(messageMs, this.#timeLeftMs() - messageMs) };
-  }
-
-  /**
-   * Takes the first step on a session that connects with it. A server that is full or starting is asked again, for a minute and
-   * for half of the invocation's time at most: Neon's own hosts say so only to the first message.
-   */
-  async begin(step: (session: Session) => Promise<Claim>): Promise<{ session: Session; first: Claim }> {
-    return patiently(
-      async () => {
-        const session = await Session.atFirstMessage(this.#coordinator.target, this.#connectLimit());
-        try {
-          return { session, first: await step(session) };
-        } catch (error) {
-          await session.close();
-          throw error;
-        }
-      },
-      Math.min(60_000, this.#timeLeftMs() / 2),
-    );
-  }
-
-  /**
-   * Claims, and claims anew where another delivery slipped in between T0 and T1 (the highest fence always gets in), where
-   * the run in the way was asked to end, and once after an error. Whatever it meets, the delivery has its record.
-   */
-  async claimAndLock(session: Session): Promise<Claim> {
-    const runId = uuidV7();
-    const { job } = this.#delivery;
-    // A slot that catches up asks nobody to give way: what came in its time goes first.
-    const replaces = job.overlap === 'replace' && this.#delivery.trigger !== 'sweep';
-    const replaceUntil = performance.now() + (replaces ? job.waitMs : 0);
-    let failures = 0;
-    for (let again = 0; again < claimsAtMost; again++) {
-      const request = this.#request(runId, again > 0, performance.now() < replaceUntil);
-      if ('refused' in request) return this.refuse(session, runId, request.refused);
-      const claim = await this.#claimOnce(session, request).catch(unlessHopeless(session));
-      if (claim instanceof PostgresError) {
-        failures += 1;
-        if (failures === failuresAtMost) return this.#turnAway(session, request, claim);
-      } else if (claim.kind === 'guessed') {
-        this.#delivery = { ...this.#delivery, slot: claim.slot, scheduledFor: claim.scheduledFor };
-      } else if (claim.kind === 'replace') {
-        await session.send('ROLLBACK', messageMs); // of T1, which had nothing to enter for
-        const patienceMs = Math.max(0, replaceUntil - performance.now()) / 2;
-        await endWithin(session, claim.holder, `the run of ${this.#delivery.slot}`, patienceMs);
-      } else if (isOver(claim.run) || claim.entered) {
-        return claim;
-      }
-    }
-    const why = `the lock changed hands ${claimsAtMost} times before the run could enter`;
-    return this.#turnAway(session, this.#request(runId, true, false) as ClaimRequest, new PostgresError(why));
-  }
-
-  /** What to claim; or, where the lock can't even be named, why not. */
-  #request(runId: string, again: boolean, replace: boolean): ClaimRequest | Refused {
-    const { job, slot, params } = this.#delivery;
-    try {
-      const lock = lockOf(job, slot, params, this.#deployment);
-      return { ...this.#unlocked(runId, again, replace), lock };
-    } catch (refused) {
-      return { refused };
-    }
-  }
-
-  #unlocked(runId: string, again: boolean, replace: boolean): Omit<ClaimRequest, 'lock'> {
-    const { job } = this.#delivery;
-    const workMs = Math.max(0, Math.floor(this.#workMs()));
-    return {
-      runId,
-      delivery: this.#delivery,
-      deployment: this.#deployment,
-      leaseMs: this.#leaseMs,
-      lockDelayMs: job.lockDelayMs === null ? this.#leaseMs : lockDelay(job.lockDelayMs, this.#leaseMs),
-      timeLeftMs: workMs,
-      waitMs: job.overlap === 'wait' ? Math.min(job.waitMs, workMs) : 0,
-      replace,
-      again,
-      retentionMs: this.#coordinator.retentionMs ?? null,
-      gapMs: enterTimeLimitMs + 1_000,
-      ...this.#now(),
-    };
-  }
-
-  async #claimOnce(session: Session, request: ClaimRequest): Promise<(Claimed & Entered) | NotClaimed> {
-    const message = [
-      'ROLLBACK',
-      claimSql(session, request),
-      enterSql(session, request.runId, { leaseMs: this.#leaseMs, workMs: this.#workMs() }),
-    ]
-      .slice(request.again ? 0 : 1)
-      .join('; ');
-    const limitMs = this.#claimLimitMs(request);
-    const results = await session.send(message, limitMs).catch((error: unknown) => {
-      throw error instanceof NoAnswer ? new NoAnswer(limitMs, poolCure) : error;
-    });
-    const claim = claimed(results);
-    if (claim.kind !== 'claimed') return claim;
-    const inside = entered(results, this.#leaseMs);
-    session.answeredBy(inside.pid);
-    return { ...claim, ...inside };
-  }
-
-  /** The first message may be in the queue of a pooler, which serves us in our turn. */
-  #claimLimitMs({ waitMs, again }: ClaimRequest): number {
-    const claimMs = claimTimeLimitMs + waitMs + enterTimeLimitMs + messageMs;
-    const queueMs = again ? 0 : this.#timeLeftMs() / 2;
-    return Math.min(Math.max(claimMs, queueMs), Math.max(messageMs, this.#timeLeftMs() - graceMs));
-  }
-
-  async #turnAway(session: Session, request: ClaimRequest, error: PostgresError): Promise<Claim> {
-    return this.#recorded(session, turnAwaySql(session, request, error.message));
-  }
-
-  async refuse(session: Session, runId: string, error: unknown): Promise<Claim> {
-    return this.#recorded(
-      session,
-      refuseSql(session, this.#unlocked(runId, false, false), captureError(error)),
-    );
-  }
-
-  async #recorded(session: Session, sql: string): Promise<Claim> {
-    const results = await session.send(`ROLLBACK; ${sql}`, Math.max(messageMs, this.#timeLeftMs()));
-    const run = toRecord(answerOf<RunRecord>(results, 'recorded'));
-    return { kind: 'claimed', run, settled: [], restMs: 0, owes: false, entered: false, pid: 0 };
-  }
-
-  async workUnderLock(session: Session, claim: Claim): Promise<RunRecord> {
-    const { run, restMs, pid } = claim;
-    const { job } = this.#delivery;
-    const { openSession } = this;
-    const hold = { runId: run.id, pid, lockKey: run.lockKey ?? '', leaseMs: this.#leaseMs };
-    const lock = await holdLock(session, { ...hold, openWatch: openSession });
-    try {
-      const timeMs = Math.min(job.timeoutMs, this.#workMs() - restMs);
-      const { logger } = this.#coordinator;
-      const options = { run, work: job.work, session, pid, lock, timeMs, graceMs, restMs, logger };
-      const endsAt = performance.now() + restMs + timeMs;
-      const result = await performWork({ ...options, openSession });
-      lock.commit();
-      return await recordOutcome(result, {
-        run,
-        session,
-        openSession: async () =>
-          patiently(openSession, Math.min(recordingMs, this.#timeLeftMs() - messageMs)),
-        workLeftMs: () => endsAt - performance.now(),
-        timeLeftMs: () => this.#timeLeftMs(),
-        now: this.#now().now,
-      });
-    } finally {
-      await lock.letGo();
-    }
-  }
-
-  async publish(session: Session, runs: readonly RunRecord[]): Promise<void> {
-    const { logger, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
-    const usable =
-      session.lost.aborted && sinks.length > 0 ? await this.openSession().catch(() => session) : session;
-    await publish(usable, runs, { sinks, logger, timeoutMs, deployment: this.#deployment });
-    if (usable !== session) await usable.close();
-  }
-
-  /**
-   * Where slots are owed, asks for the next: they run one after another, whoever ends. On a session of its own, since the
-   * run's may be lost or has said goodbye. Never throws: what is not asked for here, the sweep asks for.
-   */
-  async passOn(run: RunRecord, owes: boolean): Promise<void> {
-    const { deliver, logger } = this.#coordinator;
-    const chain = (this.#delivery.chain ?? 0) + 1;
-    if (!deliver || chain > longestChain || !passesOn(run, owes) || this.#timeLeftMs() < passingOnMs) return;
-    try {
-      await this.#askForNext(run.job, chain, deliver);
-    } catch (error) {
-      logger.warn(`${run.job}: the next owed slot was not asked for; the sweep will`, {
-        error: String(error),
-      });
-    }
-  }
-
-  async #askForNext(job: string, chain: number, deliver: NonNullable<Coordinator['deliver']>): Promise<void> {
-    const session = await this.openSession();
-    try {
-      const of = { deployment: this.#deployment, job, retentionMs: this.#coordinator.retentionMs ?? null };
-      const debt = await nextOwed(session, { ...of, ...this.#now() });
-      if (!debt) return;
-      await askFor(debt, chain, deliver, async () => notAsked(session, debt));
-    } finally {
-      await session.close();
-    }
-  }
-
-  #workMs(): number {
-    return this.#timeLeftMs() - recordingMs;
-  }
-
-  #timeLeftMs(): number {
-    return this.#endsAt - performance.now();
-  }
-
-  #now(): { now?: Date } {
-    const { clock } = this.#coordinator;
-    return clock ? { now: clock() } : {};
-  }
-}
-
-/** The lock of this delivery can't be named. */
-interface Refused {
-  readonly refused: unknown;
-}
-
-/** A delay shorter than the lease would not cover what a cut-off holder vouches for. */
-function lockDelay(asked: number, leaseMs: number): number {
-  return asked === 0 ? 0 : Math.max(asked, leaseMs);
-}
-
-/** An error of the server's over a living connection can be claimed around; anything else can't. */
-function unlessHopeless(session: Session): (error: unknown) => PostgresError {
-  return (error) => {
-    const canGoOn =
-      error instanceof PostgresError &&
-      error.code !== null &&
-      !session.lost.aborted &&
-      !(error instanceof ConnectionLost || error instanceof SchemaMismatch);
-    if (canGoOn && !/^(?:42|28|3D|25006|CR003)/.test(error.code)) return error;
-    throw error;
-  };
-}
+export type { Coordinator };

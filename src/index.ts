@@ -4,7 +4,6 @@ export {
   defineJobs,
   JobError,
   jobOptions,
-  PermanentError,
   scheduleOptions,
   type Job,
   type JobOptions,
@@ -13,8 +12,9 @@ export {
   type Transaction,
   type WorkContext,
 } from './job.ts';
+export { ParamsError, type ParamsIssue, type ParamsSchema } from './params.ts';
 export { coordinate, type Coordinator } from './coordinate.ts';
-export { cancelRun, type CancelOptions } from './operate/cancel.ts';
+export { cancelRun, type CancelOptions } from './path/cancel.ts';
 export { sweepJob, type Swept, type SweepOptions } from './sweep/sweep.ts';
 export { eventBridgeSink } from './sinks/eventbridge.ts';
 export { deliveryOf, TriggerError, type Delivery, type RunRequest } from './path/trigger.ts';

@@ -5,6 +5,7 @@ import { flag, JobError, oneOf, readOptions, Refusal, refusal, show, whole } fro
 import type { Option, Options, Place } from './options.ts';
 import type { Pool, PoolClient, QueryConfig, QueryResult, QueryResultRow } from './postgres/driver.ts';
 import { checkTimeZone, parseSchedule, ScheduleError, type Schedule } from './calendar/expression.ts';
+import { demandParams, isParamsSchema, refusesNone, type ParamsSchema } from './params.ts';
 import type { Json, Logger } from './run.ts';
 
 export { JobError };
@@ -45,8 +46,8 @@ export interface Transaction extends Omit<Pool, 'query' | 'connect'> {
   connect(callback: (error: undefined, client: PoolClient, done: () => void) => void): void;
 }
 
-/** What a job's function is given. */
-export interface WorkContext {
+/** What a job's function is given; its params as its schema made them, where it has one. */
+export interface WorkContext<P = Json> {
   readonly job: string;
   readonly slot: string;
   readonly runId: string;
@@ -54,7 +55,7 @@ export interface WorkContext {
   readonly scheduledFor: Date;
   /** 1 for the first started run of this slot. */
   readonly attempt: number;
-  readonly params: Json;
+  readonly params: P;
   readonly logger: Logger;
   /** Commits together with the record of success, or not at all. */
   readonly tx: Transaction;
@@ -80,11 +81,6 @@ export interface WorkContext {
   readonly idempotencyKey: string;
 }
 
-/** Thrown by work to say that another attempt would be no better: the run fails for good. */
-export class PermanentError extends Error {
-  override readonly name = 'PermanentError';
-}
-
 /** When a job is due. An EventBridge rule by default; EventBridge Scheduler where any but `at` and `enabled` is given. */
 export interface ScheduleOptions {
   /** `cron(…)` or `rate(…)`, as AWS writes them. */
@@ -100,7 +96,7 @@ export interface ScheduleOptions {
   readonly enabled?: boolean;
 }
 
-export interface JobOptions {
+export interface JobOptions<P = Json> {
   /** Lower-case letters, digits and hyphens, at most 40: it becomes part of a Lambda function's name. */
   readonly name: string;
   readonly description?: string;
@@ -125,7 +121,7 @@ export interface JobOptions {
    */
   readonly lock?: LockChoice;
   /** How many runs may hold the lock at once; default 1. */
-  readonly slots?: number;
+  readonly places?: number;
   /**
    * What to do where the lock is held. `skip` (default); `wait` up to `waitMs`, then skip; `replace` the run that
    * holds it; `allow` other slots of this job to overlap (duplicates of one slot never do).
@@ -150,7 +146,13 @@ export interface JobOptions {
   readonly catchUpLimit?: number;
   /** False: its schedules are deployed but not delivered, and nothing is missed. It can still be run by hand. */
   readonly enabled?: boolean;
-  readonly work: (context: WorkContext) => Promise<unknown>;
+  /**
+   * What its params must be like: a schema of Zod, Valibot, ArkType or any other library of Standard Schema. The work's
+   * `params` has its output type. What doesn't fit is refused by the HTTP API, and fails a run for good. A job with a
+   * schedule needs one that does without: a schedule brings no params.
+   */
+  readonly params?: ParamsSchema<P>;
+  readonly work: (context: WorkContext<P>) => Promise<unknown>;
 }
 
 export interface JobSchedule {
@@ -176,7 +178,7 @@ export interface Job {
   readonly lock: LockChoice;
   /** The jobs of its registry whose locks are named after themselves: whoever names one shares it in their deployment. */
   readonly ownLocks: ReadonlySet<string>;
-  readonly slots: number;
+  readonly places: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   readonly waitMs: number;
   readonly retries: number;
@@ -185,6 +187,9 @@ export interface Job {
   readonly catchUp: 'skip' | 'one' | 'all';
   readonly catchUpLimit: number;
   readonly enabled: boolean;
+  /** Null: any JSON. */
+  readonly params: ParamsSchema<unknown> | null;
+  /** Asks for its params' schema first. */
   readonly work: (context: WorkContext) => Promise<unknown>;
 }
 
@@ -237,7 +242,7 @@ export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]
         ? given
         : new Refusal(lockCure(given)),
   },
-  slots: { ...whole(1, 100, 1), alias: ['places', 'concurrency', 'limit'] },
+  places: { ...whole(1, 100, 1), alias: ['slots', 'concurrency', 'limit', 'permits'] },
   overlap: { ...oneOf(['skip', 'wait', 'replace', 'allow'], 'skip'), alias: ['concurrencyPolicy'] },
   waitMs: whole(0, 300_000, 10_000),
   retries: { ...whole(0, 2, 2), alias: ['retry', 'attempts', 'maxRetries'] },
@@ -246,6 +251,12 @@ export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]
   catchUp: { ...oneOf(['skip', 'one', 'all'], 'skip'), alias: ['backfill'] },
   catchUpLimit: whole(1, 1_000, 10),
   enabled: { ...flag(true), alias: ['disabled', 'suspend'] },
+  params: {
+    allowed: 'a schema of Zod, Valibot, ArkType or another library of Standard Schema',
+    byDefault: null,
+    alias: ['schema', 'input', 'paramsSchema', 'payload'],
+    read: (given) => (isParamsSchema(given) ? given : new Refusal()),
+  },
   work: {
     allowed: 'an async function',
     alias: ['handler', 'run', 'task', 'function', 'execute'],
@@ -293,7 +304,7 @@ export const scheduleOptions: Options<Placement> & Record<keyof ScheduleOptions,
  * Declares a job; its options are checked here and now.
  * @throws {JobError} naming the option, what was given and what is allowed
  */
-export function defineJob(options: JobOptions): Job {
+export function defineJob<P = Json>(options: JobOptions<P>): Job {
   const job = declareJob(options);
   const own = reservedNames.get(job.name);
   if (own !== undefined)
@@ -304,7 +315,7 @@ export function defineJob(options: JobOptions): Job {
 }
 
 /** As {@link defineJob}, for Cronce's own jobs too. */
-export function declareJob(options: JobOptions): Job {
+export function declareJob<P = Json>(options: JobOptions<P>): Job {
   const owner = ownerOf(options);
   const { schedule, lock, ...decided } = readOptions<Decided>(jobOptions, options, { owner, path: '' });
   const job: Job = {
@@ -312,9 +323,19 @@ export function declareJob(options: JobOptions): Job {
     schedules: schedule,
     lock: lock ?? decided.name,
     ownLocks: new Set<string>(),
+    work: withParams(decided),
   };
   demandTogether(job, lock !== null, (path, given, allowed) => refusal({ owner, path }, given, [allowed]));
   return job;
+}
+
+/** By its own run too, since an event comes from anywhere. */
+function withParams({ params: schema, work }: Pick<Job, 'params' | 'work'>): Job['work'] {
+  if (schema === null) return work;
+  return async (context) => {
+    const params = await demandParams(schema, context.params);
+    return work({ ...context, params: params as Json }); // of the schema's output type, which the work declares
+  };
 }
 
 /** How messages call a job whose options may be anything yet. */
@@ -341,12 +362,15 @@ type Refuse = (option: keyof JobOptions, given: unknown, allowed: string) => Job
 
 /** What each option allows by itself, but not beside another. */
 function demandTogether(job: Job, hasLock: boolean, refuse: Refuse): void {
-  const { overlap, slots, lock, leaseMs, lockDelayMs } = job;
-  if (overlap === 'allow' && (hasLock || slots > 1))
-    throw refuse('overlap', overlap, 'without lock and slots, since each slot then has a lock of its own');
-  if (typeof lock === 'bigint' && slots > 1) throw refuse('slots', slots, 'only 1 where lock is an integer');
+  const { overlap, places, lock, leaseMs, lockDelayMs } = job;
+  if (overlap === 'allow' && (hasLock || places > 1))
+    throw refuse('overlap', overlap, 'without lock and places, since each slot then has a lock of its own');
+  if (typeof lock === 'bigint' && places > 1)
+    throw refuse('places', places, 'only 1 where lock is an integer');
   if (leaseMs !== null && isTooShort(lockDelayMs, leaseMs))
     throw refuse('lockDelayMs', lockDelayMs, `0, or at least the lease, which is ${leaseMs}`);
+  if (job.schedules.length > 0 && job.params !== null && refusesNone(job.params))
+    throw refuse('params', job.params, 'beside a schedule, one that does without params: give it a default');
 }
 
 /** A delay that ends while a cut-off holder may still work is of no use, and looks as if it were. */

@@ -13,7 +13,7 @@ import { unnamedDeployment, type Json } from './run.ts';
 export interface Locking {
   readonly name: string;
   readonly lock: LockChoice;
-  readonly slots: number;
+  readonly places: number;
   readonly overlap: 'skip' | 'wait' | 'replace' | 'allow';
   /** It is the own lock of a job of the same registry, this one or another that names it. */
   readonly ownLocks: ReadonlySet<string>;
@@ -88,7 +88,7 @@ export function lockOf(
   const own = typeof job.lock === 'function' ? lockByParams(job.name, job.lock, params) : job.lock;
   if (typeof own === 'bigint') return { name: `key ${own}`, keys: [own], guard };
   const name = own === job.name || job.ownLocks.has(own) ? scoped(own, deployment) : own;
-  return { name, keys: placesOf(name, job.slots), guard };
+  return { name, keys: placesOf(name, job.places), guard };
 }
 
 function scoped(name: string, deployment: string): string {

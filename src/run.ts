@@ -134,3 +134,8 @@ export interface Logger {
   warn(message: string, ...fields: Record<string, unknown>[]): void;
   error(message: string, ...fields: Record<string, unknown>[]): void;
 }
+
+/** Thrown by work to say that another attempt would be no better: the run fails for good. */
+export class PermanentError extends Error {
+  override readonly name: string = 'PermanentError';
+}

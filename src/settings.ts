@@ -183,21 +183,27 @@ export function readSettings(environment: NodeJS.ProcessEnv = process.env): Sett
     logLevel: env.CRONCE_LOG_LEVEL ?? 'INFO',
     ownJob: env.CRONCE_JOB ?? null,
     withoutJobs: env.CRONCE_WITHOUT_JOBS ?? [],
-    eventBus:
-      env.CRONCE_EVENT_BUS === undefined
-        ? null
-        : {
-            bus: env.CRONCE_EVENT_BUS,
-            ...(env.CRONCE_EVENT_BUS_ENDPOINT ? { endpoint: env.CRONCE_EVENT_BUS_ENDPOINT } : {}),
-          },
+    eventBus: eventBusOf(env),
     publishTimeoutMs: env.CRONCE_PUBLISH_TIMEOUT_MS ?? 2_000,
     retentionMs: (env.CRONCE_RETENTION_DAYS ?? 30) * 86_400_000,
-    http: {
-      readTokens: env.CRONCE_READ_TOKENS ?? [],
-      runTokens: env.CRONCE_RUN_TOKENS ?? [],
-      functionPrefix: env.CRONCE_FUNCTION_PREFIX ?? '',
-      lambdaEndpoint: env.CRONCE_LAMBDA_ENDPOINT ?? null,
-    },
+    http: httpOf(env),
+  };
+}
+
+function eventBusOf({
+  CRONCE_EVENT_BUS: bus,
+  CRONCE_EVENT_BUS_ENDPOINT: endpoint,
+}: Read): Settings['eventBus'] {
+  if (bus === undefined) return null;
+  return endpoint ? { bus, endpoint } : { bus };
+}
+
+function httpOf(env: Read): Settings['http'] {
+  return {
+    readTokens: env.CRONCE_READ_TOKENS ?? [],
+    runTokens: env.CRONCE_RUN_TOKENS ?? [],
+    functionPrefix: env.CRONCE_FUNCTION_PREFIX ?? '',
+    lambdaEndpoint: env.CRONCE_LAMBDA_ENDPOINT ?? null,
   };
 }
 

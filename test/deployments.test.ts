@@ -241,8 +241,8 @@ describe('a lock that is named on purpose', () => {
 
   it('has its places together', async () => {
     const [one, other] = [gate(), gate()];
-    const shop = new Service('shop', close({ lock: 'books', slots: 2, work: one.work }));
-    const billing = new Service('billing', close({ lock: 'books', slots: 2, work: other.work }));
+    const shop = new Service('shop', close({ lock: 'books', places: 2, work: one.work }));
+    const billing = new Service('billing', close({ lock: 'books', places: 2, work: other.work }));
     const runs = [shop.deliver('close'), billing.deliver('close')];
     await Promise.all([one.entered, other.entered]);
     expect(await shop.deliver('close', '2026-11-29T13:00:00Z')).toMatchObject({ skipReason: 'held' });

@@ -262,7 +262,7 @@ describe('H3: an option', () => {
     ],
     ['leaseMs', 'a whole number from 2000 to 300000', [0, 1_999, 300_001, '8000', null, NaN]],
     ['lockDelayMs', 'a whole number from 0 to 600000', [-1, 600_001, '0', null, NaN, 0.5]],
-    ['slots', 'a whole number from 1 to 100', [0, 101, '2', null, [2]]],
+    ['places', 'a whole number from 1 to 100', [0, 101, '2', null, [2]]],
     ['waitMs', 'a whole number from 0 to 300000', [-1, null, NaN, '0']],
     ['retries', 'a whole number from 0 to 2', [3, -1, '2', null, true]],
     ['startDeadlineMs', 'a whole number from 1000 to 604800000', [0, null, Infinity]],
@@ -397,7 +397,7 @@ describe('H3: an option', () => {
       lockDelayMs: null,
       lock: 'a',
       ownLocks: new Set(),
-      slots: 1,
+      places: 1,
       overlap: 'skip',
       waitMs: 10_000,
       retries: 2,
@@ -406,6 +406,7 @@ describe('H3: an option', () => {
       catchUp: 'skip',
       catchUpLimit: 10,
       enabled: true,
+      params: null,
       work,
     });
   });
@@ -415,11 +416,11 @@ describe('H3: an option', () => {
     const options = Object.create({
       name: 'a',
       work,
-      get slots() {
+      get places() {
         return ++reads;
       },
     }) as JobOptions;
-    expect(defineJob(options).slots).toBe(1);
+    expect(defineJob(options).places).toBe(1);
     expect(reads).toBe(1);
   });
 });
@@ -494,11 +495,11 @@ describe('A2, H3: a registry', () => {
   });
 
   it.each([
-    [{ slots: 2 }, { lock: lockKey('report') }],
-    [{ slots: 2 }, { lock: lockKey('report#1') }],
-    [{ slots: 2 }, { lock: 'report#1' }],
+    [{ places: 2 }, { lock: lockKey('report') }],
+    [{ places: 2 }, { lock: lockKey('report#1') }],
+    [{ places: 2 }, { lock: 'report#1' }],
     [{}, { lock: lockKey('report') }],
-    [{ lock: 'shared', slots: 3 }, { lock: 'shared#2' }],
+    [{ lock: 'shared', places: 3 }, { lock: 'shared#2' }],
     [{ lock: 'shared' }, { lock: lockKey('shared') }],
   ])('has no two locks of one key: %o and %o', (one, other) => {
     for (const jobs of [
@@ -515,7 +516,7 @@ describe('A2, H3: a registry', () => {
   });
 
   it('lets jobs share a lock that they name alike', () => {
-    expect(defineJobs([job('a', { lock: 'shared' }), job('b', { lock: 'shared', slots: 2 })]).size).toBe(2);
+    expect(defineJobs([job('a', { lock: 'shared' }), job('b', { lock: 'shared', places: 2 })]).size).toBe(2);
     expect(defineJobs([job('a', { lock: 5n }), job('b', { lock: 5n })]).size).toBe(2);
     expect(defineJobs([job('a'), job('b', { lock: 'a' })]).size).toBe(2);
     expect(defineJobs([job('a'), job('b', { lock: 'me@example.com' })]).size).toBe(2);

@@ -11,7 +11,7 @@ import { cleanUp, freePlace, cli, run as runNode, until } from './support/local.
 
 afterEach(cleanUp);
 
-function run(command: 'start' | 'duplicates', args: readonly string[]) {
+function run(command: 'dev' | 'duplicates', args: readonly string[]) {
   return runNode([...cli, command, ...args]);
 }
 
@@ -39,7 +39,7 @@ interface Runs {
 
 it('runs jobs that nobody asked for, and leaves nothing behind when it is told to end', async () => {
   const { folder, port, lambdaPort, flags } = await freePlace();
-  const start = run('start', flags);
+  const start = run('dev', flags);
   const url = `http://localhost:${port}`;
   await until(async () => ((await fetch(`${url}/healthz`)).ok ? true : undefined), start.ended);
 
@@ -72,7 +72,7 @@ it('says in one line that a port is in use, and what to do', { timeout: 60_000 }
   await once(squatter, 'listening');
   const { port } = squatter.address() as AddressInfo;
   const { flags } = await freePlace();
-  const start = run('start', [...flags, '--port', String(port)]);
+  const start = run('dev', [...flags, '--port', String(port)]);
   expect(await start.ended).toBe(1);
   expect(await start.stdout).toBe('');
   expect(await start.stderr).toBe(

@@ -40,7 +40,7 @@ it('belongs to the lock: one a job, one a slot, several places, a name by params
   expect(locked({ lock: 'shared' })).toEqual({ name: 'shared', keys: [lockKey('shared')], guard });
   expect(locked({ lock: 42n })).toEqual({ name: 'key 42', keys: [42n], guard });
   expect(locked({ overlap: 'allow' })).toEqual({ name: `a@${slot}`, keys: [guard], guard });
-  expect(locked({ slots: 2 })).toEqual({ name: 'a', keys: [lockKey('a'), lockKey('a#1')], guard });
+  expect(locked({ places: 2 })).toEqual({ name: 'a', keys: [lockKey('a'), lockKey('a#1')], guard });
   const byTenant = { lock: (params: unknown) => `tenant ${String(params)}` };
   expect(locked(byTenant, 7)).toEqual({ name: 'tenant 7', keys: [lockKey('tenant 7')], guard });
 });

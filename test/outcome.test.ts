@@ -357,7 +357,7 @@ describe('a lock that is shared', () => {
         await goneOn;
         inside -= 1;
       },
-      { overlap: 'wait', waitMs: 10_000, slots: 2 },
+      { overlap: 'wait', waitMs: 10_000, places: 2 },
     );
     const runOnce = () => coordinate(deliveryFor(task, noon), 60_000, coordinatorOn(db.url));
     const first = runOnce();

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import type { Stop } from '../src/path/ending.ts';
 import { defineJob, JobError, type Job, type JobOptions, type WorkContext } from '../src/job.ts';
@@ -216,7 +216,7 @@ describe('lock', () => {
         await delay(1_500);
         inside -= 1;
       },
-      { slots: 2 },
+      { places: 2 },
     );
     const runs = await Promise.all([run(task, noon), run(task, noon), run(task, one)]);
     expect(
@@ -273,13 +273,13 @@ it.each<[Partial<JobOptions>, RegExp]>([
   [{ leaseMs: 1_999 }, /leaseMs is 1999; allowed: a whole number from 2000 to 300000/],
   [{ retries: 3 as 2 }, /retries is 3/],
   [{ overlap: 'queue' as 'skip' }, /overlap is "queue"; allowed: skip, wait, replace, allow/],
-  [{ overlap: 'allow', lock: 'x' }, /without lock and slots/],
+  [{ overlap: 'allow', lock: 'x' }, /without lock and places/],
   [{ schedule: 'cron(* * * * *)' }, /schedule: /],
   [
     { schedule: { at: 'rate(1 hour)', timeZone: 'Mars/Olympus' } },
     /schedule: Invalid time zone "Mars\/Olympus"/,
   ],
-  [{ slots: 2, lock: 5n }, /slots is 2; allowed: only 1/],
+  [{ places: 2, lock: 5n }, /places is 2; allowed: only 1/],
   [{ lock: 2n ** 64n }, /does not fit/],
   [{ timeout: 5 } as Partial<JobOptions>, /no option "timeout"; did you mean timeoutMs\?/],
 ])('a job that can not be is refused when it is defined: %o', (options, message) => {

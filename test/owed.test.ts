@@ -77,7 +77,7 @@ describe('F1: an outage of six hours', () => {
   it.each<[string, Partial<JobOptions>]>([
     ['of a job by itself', {}],
     ['of one whose slots may overlap', { overlap: 'allow' }],
-    ['of one with several places', { slots: 3 }],
+    ['of one with several places', { places: 3 }],
     ['of one that waits', { overlap: 'wait' }],
     ['of one that replaces', { overlap: 'replace' }],
   ])('%s is caught up slot by slot, oldest first, and none is held', async (_what, options) => {

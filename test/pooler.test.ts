@@ -1,6 +1,6 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import { defineJob, type WorkContext } from '../src/job.ts';
 import { AccessRefused } from '../src/postgres/errors.ts';

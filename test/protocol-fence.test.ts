@@ -142,7 +142,7 @@ describe.concurrent(
           context.check();
           results.push(await attempt(context, context.runId));
         },
-        { slots: 2, leaseMs: 15_000, lockDelayMs: 0 },
+        { places: 2, leaseMs: 15_000, lockDelayMs: 0 },
       );
       const [place, otherPlace] = [lockKey(task.name), lockKey(`${task.name}#1`)];
       const first = await startFarHolder(db, job(vouching(new Passes()), { lock: task.name }), two);

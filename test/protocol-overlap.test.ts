@@ -2,7 +2,8 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startStandby, type LocalPostgres } from '../infra/local/postgres.ts';
-import { lockKey, rhythm } from '../src/path/lock.ts';
+import { rhythm } from '../src/path/limits.ts';
+import { lockKey } from '../src/path/lock.ts';
 import { UnsendableQuery } from '../src/postgres/errors.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';
 import {
@@ -118,7 +119,7 @@ describe.concurrent('a holder that was ended while it is cut off is waited for b
 
   it('a delivery of its slot that gets another place of the lock', async () => {
     const passes = new Passes();
-    const task = job(vouching(passes), { slots: 2 });
+    const task = job(vouching(passes), { places: 2 });
     const [place, otherPlace] = [lockKey(task.name), lockKey(`${task.name}#1`)];
     const first = await startFarHolder(db, job(vouching(new Passes()), { lock: task.name }), two);
     const far = await startFarHolder(db, task, noon);
@@ -342,7 +343,7 @@ describe.concurrent('a lock whose places change from one deployment to the next'
         await goneOn;
         inside -= 1;
       },
-      { slots: before },
+      { places: before },
     );
     const elsewhere =
       before === 2 ? await startFarHolder(db, job(vouching(new Passes()), { lock: old.name }), two) : null;
@@ -356,7 +357,7 @@ describe.concurrent('a lock whose places change from one deployment to the next'
     await db.query(`UPDATE cronce.run SET claimed_at = claimed_at - interval '1 hour' WHERE job = $1`, [
       old.name,
     ]);
-    const again = await deliver(db.url, { ...old, slots: after }, noon);
+    const again = await deliver(db.url, { ...old, places: after }, noon);
     expect(again).toMatchObject({ status: 'skipped', skipReason: 'held' });
     goOn();
     expect(await first).toMatchObject({ status: 'succeeded' });
@@ -367,7 +368,7 @@ describe.concurrent('a lock whose places change from one deployment to the next'
 it('two places and three deliveries at once, two of them of one slot: each slot gets its run', async () => {
   const turnedAway: unknown[] = [];
   const lane = async () => {
-    const task = job(async () => 1, { slots: 2 });
+    const task = job(async () => 1, { places: 2 });
     for (let round = 0; round < 25; round++) {
       const [a, b] = [0, 30].map((minute) => new Date(Date.UTC(2026, 0, 1, round, minute)).toISOString());
       const runs = await Promise.all([a, a, b].map((slot) => deliver(db.url, task, slot ?? '')));

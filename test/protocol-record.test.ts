@@ -395,7 +395,7 @@ describe.concurrent('replace ends nobody for a delivery that will not run', () =
   it.each<[string, Partial<JobOptions>, (task: Job) => Promise<unknown>, object]>([
     ['since its job is paused', {}, paused, { status: 'skipped' }],
     ['since it is too late', { startDeadlineMs: 60_000 }, nothing, { status: 'skipped' }],
-    ['or that has a free place', { slots: 2 }, nothing, { status: 'succeeded' }],
+    ['or that has a free place', { places: 2 }, nothing, { status: 'succeeded' }],
   ])('%s', async (_why, options, before, expected) => {
     const { opened, open } = gate();
     const task = job(async () => opened, { overlap: 'replace', waitMs: 2_000, ...options });
@@ -444,7 +444,7 @@ describe.concurrent('waiting for one of several places', () => {
   async function full(waitMs: number) {
     const gates = [gate(), gate()];
     const task = job(async ({ params }) => gates[Number(params)]?.opened, {
-      slots: 2,
+      places: 2,
       overlap: 'wait',
       waitMs,
     });

@@ -1,5 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate as deliver, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';

@@ -5,7 +5,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { urlFor, type Role } from '../infra/local/role.ts';
 import { migrate } from '../infra/migrate.ts';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate } from '../src/coordinate.ts';
 import { createApp } from '../src/http/app.ts';
 import { defineJob, defineJobs } from '../src/job.ts';

@@ -4,7 +4,7 @@ import * as neon from '@neondatabase/serverless';
 import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
-import { cancelRun } from '../src/operate/cancel.ts';
+import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { createApp } from '../src/http/app.ts';
 import {

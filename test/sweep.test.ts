@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { coordinate } from '../src/coordinate.ts';
-import { defineJob, defineJobs, PermanentError, type Job, type JobOptions } from '../src/job.ts';
+import { defineJob, defineJobs, type Job, type JobOptions } from '../src/job.ts';
+import { PermanentError } from '../src/run.ts';
 import { Session } from '../src/postgres/session.ts';
 import type { Sink } from '../src/path/publish.ts';
 import type { RunRecord } from '../src/run.ts';

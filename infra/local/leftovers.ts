@@ -3,7 +3,7 @@
  * time; here somebody waits for a word of them.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { enterTimeLimitMs } from '../../src/path/lock.ts';
+import { gapMs } from '../../src/path/limits.ts';
 import { change } from '../../src/postgres/call.ts';
 import { toRecord } from '../../src/postgres/record.ts';
 import { Session } from '../../src/postgres/session.ts';
@@ -16,8 +16,6 @@ export interface LeftoversOptions {
   readonly isOurs: boolean;
 }
 
-/** A younger start record of somebody else's may be that of a run which is about to take its lock. */
-const gapMs = enterTimeLimitMs + 1_000;
 const againMs = 2_000;
 
 /** Settles the runs that nobody holds a lock for any more, as the sweep does, and answers their records. */

@@ -50,7 +50,7 @@ export function viewOf(job: Job, { state, runs, now }: Known): JobView {
 
 /** The decisions of a job's author, as they took effect. */
 export function optionsOf(job: Job) {
-  const { timeoutMs, leaseMs, lockDelayMs, slots, overlap, waitMs, retries, afterLost, startDeadlineMs } =
+  const { timeoutMs, leaseMs, lockDelayMs, places, overlap, waitMs, retries, afterLost, startDeadlineMs } =
     job;
   const lock = typeof job.lock === 'function' ? 'by params' : String(job.lock);
   return {
@@ -58,7 +58,7 @@ export function optionsOf(job: Job) {
     leaseMs,
     lockDelayMs,
     lock,
-    slots,
+    places,
     overlap,
     waitMs,
     retries,

@@ -5,6 +5,7 @@ import { captureValue } from '../capture.ts';
 import { dueAt, type DueRecord } from '../sweep/due.ts';
 import { instantOf } from '../calendar/instant.ts';
 import type { Job } from '../job.ts';
+import { checkParams } from '../params.ts';
 import type { Json } from '../run.ts';
 import { isReason, slotName, type RunRequest } from '../path/trigger.ts';
 import { readObject, tooLarge } from './body.ts';
@@ -47,6 +48,7 @@ export async function readManualRun(
 ): Promise<ManualRun> {
   const body = await readObject(request, bodyShape, bodyWords);
   const params = body.params === undefined ? undefined : checked(body.params);
+  await demandFit(job, params ?? null);
   const asked = { ...body, ...timeIn(body, around.now), params };
   const key = keyIn(request.header('idempotency-key'));
   if (body.slot !== undefined && key !== undefined)
@@ -111,6 +113,16 @@ function checked(params: unknown): Json {
     `params can’t be stored as they are; they may have ${limits}.`,
     { extensions: { pointer: '/params' } },
   );
+}
+
+/** What its run would refuse is refused at once; the run is given what was sent, and reads it by itself. */
+async function demandFit({ params: schema }: Job, given: Json): Promise<void> {
+  const fit = await checkParams(schema, given);
+  if (!('issues' in fit)) return;
+  const issues = fit.issues.map(({ pointer, message }) => ({ pointer: `/params${pointer}`, message }));
+  throw new Problem(422, 'params_invalid', 'params don’t fit what this job takes; issues says where.', {
+    extensions: { pointer: issues[0]?.pointer, issues },
+  });
 }
 
 // --- times --------------------------------------------------------------------------------------

@@ -4,22 +4,11 @@ import type { RunError, RunRecord } from '../run.ts';
 import type { Session } from '../postgres/session.ts';
 import type { Delivery } from './trigger.ts';
 import { callSql, transaction } from '../postgres/call.ts';
+import { claimLimitMs, obstacleMs, patienceMs } from './limits.ts';
 import { toRecord, answerOf } from '../postgres/record.ts';
 
 /** The version of infra/migrations that this code was written for. */
 export const schemaVersion = 6;
-
-/** How long a claim looks for the run behind a held lock before it gives up its slot, ms: another T0 is short. */
-const patienceMs = 1_000;
-
-/**
- * How long a claim may wait for rows of ours, ms, and for the fenced transactions of dead predecessors to end: those are
- * ended by force after a moment, so it takes a second at most unless another role's session is in the way.
- */
-const obstacleMs = 6_000;
-
-/** The longest that a claim takes in all, ms, besides what the job wants to wait. */
-export const claimTimeLimitMs = patienceMs + 2 * obstacleMs;
 
 /** What T0 answers: the start record (or a skip), the dead predecessors it settled, and how long to rest. */
 export interface Claimed {
@@ -67,7 +56,7 @@ export function claimSql(session: Literals, request: ClaimRequest): string {
   const keep = `SELECT cronce.keep_session(${request.leaseMs})`;
   return transaction([keep, `SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
     lockMs: obstacleMs,
-    statementMs: claimTimeLimitMs + request.waitMs + 1_000,
+    statementMs: claimLimitMs + request.waitMs + 1_000,
   });
 }
 

@@ -6,6 +6,7 @@ import { elapsedMs, type Moment } from '../postgres/moment.ts';
 import type { Session } from '../postgres/session.ts';
 import type { Status } from '../run.ts';
 import { Stop } from './ending.ts';
+import { enterLimitMs, enterWaitMs, rhythm } from './limits.ts';
 
 /**
  * This step's secret: how the lock is held, and how its holder knows that it still does.
@@ -18,11 +19,6 @@ import { Stop } from './ending.ts';
  * the transaction to commit is gone.
  */
 
-/** How long `enter` may wait for a lock, ms: another claim's T0 is short. It waits for two at most. */
-const enterWaitMs = 2_500;
-/** How long it may take in all. Longer than both waits: lock_timeout shall speak, and not statement_timeout. */
-export const enterTimeLimitMs = 2 * enterWaitMs + 1_000;
-
 export { checkLocks, LockNameError, lockKey, lockOf, type LockNames } from '../lock-name.ts';
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */
@@ -34,7 +30,7 @@ export function enterSql(
   const { leaseMs, workMs } = limits;
   return [
     begin,
-    limitsSql({ statementMs: enterTimeLimitMs, lockMs: enterWaitMs, idleMs: leaseMs }),
+    limitsSql({ statementMs: enterLimitMs, lockMs: enterWaitMs, idleMs: leaseMs }),
     `SELECT cronce.enter(${session.literal(runId)}) AS entered`,
     'SET LOCAL lock_timeout TO DEFAULT',
     `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(workMs))}`,
@@ -94,11 +90,6 @@ interface HoldOptions {
   readonly leaseMs: number;
   /** A second session, asked for only when a statement runs so long that heartbeats can't pass it. */
   readonly openWatch: () => Promise<Session>;
-}
-
-/** Beats three times a lease, at least every 5 s; gives up 2 s (or a quarter of a short lease) before its end. */
-export function rhythm(leaseMs: number) {
-  return { beatMs: Math.min(5_000, leaseMs / 3), marginMs: Math.min(2_000, leaseMs / 4) };
 }
 
 /** Keeps the lock of `session`'s open transaction, and knows when it can't. */

@@ -1,6 +1,5 @@
 import type { QueryResult } from '../postgres/driver.ts';
 import { captureError, captureText, captureValue, isA } from '../capture.ts';
-import { PermanentError } from '../job.ts';
 import { callSql, limitsSql } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import {
@@ -13,7 +12,7 @@ import {
   UniqueViolation,
 } from '../postgres/errors.ts';
 import type { Session } from '../postgres/session.ts';
-import type { Json, Outcome, RunError, RunRecord } from '../run.ts';
+import { PermanentError, type Json, type Outcome, type RunError, type RunRecord } from '../run.ts';
 import { Stop, type WorkResult } from './ending.ts';
 
 /**

@@ -140,9 +140,17 @@ export class WorkTransaction extends EventEmitter implements Transaction {
     const { locks, temporary, settings } = this.#left;
     if (this.#underWay || this.#session.lost.aborted) return [];
     if (!locks && (!kept || (!temporary && settings.size === 0))) return [];
+    const results = await this.#session.send(this.#undoSql(kept, leaseMs), undoMs);
+    const row = results.reduce((all, { rows }) => ({ ...all, ...(rows[0] as object) }), {}) as Found;
+    const locked = row.before === row.after ? [] : ['advisory locks of the session (undone)'];
+    return kept ? [...locked, ...keptInWords(row, this.#left)] : locked;
+  }
+
+  #undoSql(kept: boolean, leaseMs: number): string {
+    const { temporary, settings } = this.#left;
     const names = [...settings].filter((name) => name !== null);
     const list = `ARRAY[${names.map((name) => this.#session.literal(name)).join(', ')}]::text[]`;
-    const sql = [
+    return [
       ...(kept ? [] : ['ROLLBACK TO SAVEPOINT work']),
       'SET LOCAL statement_timeout = 0; SET LOCAL search_path = pg_catalog',
       advisoryLocks('before'),
@@ -152,14 +160,6 @@ export class WorkTransaction extends EventEmitter implements Transaction {
       ...(kept && temporary ? ['DISCARD TEMP'] : []),
       ...(kept && names.length > 0 ? [resetSql(list, leaseMs)] : []),
     ].join('; ');
-    const results = await this.#session.send(sql, undoMs);
-    const row = results.reduce((all, { rows }) => ({ ...all, ...(rows[0] as object) }), {}) as Found;
-    return [
-      ...(row.before === row.after ? [] : ['advisory locks of the session (undone)']),
-      ...(kept && temporary ? ['temporary tables (undone)'] : []),
-      ...(kept && row.settings !== null ? [`settings of the session: ${row.settings} (undone)`] : []),
-      ...(kept && settings.has(null) ? ['a setting of the session whose name can’t be told (it stays)'] : []),
-    ];
   }
 
   async #ask(handle: object, query: unknown, values: unknown): Promise<QueryResult> {
@@ -371,6 +371,15 @@ interface Found {
   readonly before: number;
   readonly after: number;
   readonly settings: string | null;
+}
+
+/** What a commit would have kept. */
+function keptInWords({ settings: found }: Found, { temporary, settings }: Left): string[] {
+  return [
+    ...(temporary ? ['temporary tables (undone)'] : []),
+    ...(found === null ? [] : [`settings of the session: ${found} (undone)`]),
+    ...(settings.has(null) ? ['a setting of the session whose name can’t be told (it stays)'] : []),
+  ];
 }
 
 function advisoryLocks(as: string): string {

@@ -308,17 +308,25 @@ function textIn(request: Fields, key: keyof typeof longest, job: Job): string | 
 type SlotOf = Pick<Delivery, 'slot' | 'scheduledFor' | 'scheduledForGuessed' | 'offSchedule'>;
 
 function slotIn(request: Fields, job: Job, now: Date, byHand: boolean): SlotOf {
-  const slot = request['slot'] ?? undefined;
-  if (slot === undefined)
-    throw new TriggerError('a run request without a slot; give manual:<key> or a time', job);
-  if (!isCleanText(slot, longestSlot))
-    throw new TriggerError(
-      `the slot is no text of 1 to ${longestSlot} characters without control characters`,
-      job,
-    );
+  const slot = slotText(request, job);
   const asked = askedFor(request, job);
   if (/^manual:./.test(slot))
     return { slot, scheduledFor: asked ?? now, scheduledForGuessed: !asked, offSchedule: false };
+  return scheduledSlotIn(slot, asked, job, byHand);
+}
+
+function slotText(request: Fields, job: Job): string {
+  const slot = request['slot'] ?? undefined;
+  if (slot === undefined)
+    throw new TriggerError('a run request without a slot; give manual:<key> or a time', job);
+  if (isCleanText(slot, longestSlot)) return slot;
+  throw new TriggerError(
+    `the slot is no text of 1 to ${longestSlot} characters without control characters`,
+    job,
+  );
+}
+
+function scheduledSlotIn(slot: string, asked: Date | undefined, job: Job, byHand: boolean): SlotOf {
   const due = instantOf(slot);
   if (!due) throw new TriggerError(`slot ${show(slot)} is neither manual:<key> nor a time`, job);
   if (asked && floor(asked, 1_000).getTime() !== floor(due, 1_000).getTime())

@@ -127,9 +127,15 @@ const faults: Readonly<Record<string, Meaning>> = {
   '0A000': [NotWritable, 'point DATABASE_URL at the primary: a standby takes no writes'],
   CR003: [NotWritable, 'point DATABASE_URL at the primary: a standby grants locks that the primary holds'],
   CR001: [SchemaMismatch, 'deploy the newer Cronce'],
-  CR002: [SchemaMismatch, 'run `npm run migrate`'],
-  '3F000': [SchemaMismatch, 'schema cronce is missing: run `npm run migrate`'],
-  '42883': [SchemaMismatch, 'a function is missing: run `npm run migrate`'],
+  CR002: [SchemaMismatch, 'run `npx cronce migrate` (`npm run migrate` in a checkout of Cronce)'],
+  '3F000': [
+    SchemaMismatch,
+    'schema cronce is missing: run `npx cronce migrate` (`npm run migrate` in a checkout of Cronce)',
+  ],
+  '42883': [
+    SchemaMismatch,
+    'a function is missing: run `npx cronce migrate` (`npm run migrate` in a checkout of Cronce)',
+  ],
   CR004: [NoLongerStanding, 'the run was settled by someone else, so nothing of it was committed'],
   CR006: [CancelRequested, 'its writes were rolled back'],
   '23505': [UniqueViolation, 'a row with this key exists already'],
@@ -277,10 +283,10 @@ function notPostgres({ tls, driver, firstBytes }: Attempt): string | undefined {
   const first = String.fromCharCode(firstBytes[0] ?? 0);
   if (tls && first === 'N')
     return 'the server of DATABASE_URL has no TLS; take sslmode out, or turn TLS on there (ssl = on)';
-  const speaks = tls
-    ? firstBytes.length === 1 && first === 'S'
-    : 'RENv'.includes(first) && firstBytes[1] === 0;
-  if (speaks || (tls && first === 'E' && firstBytes[1] === 0)) return undefined;
+  // Beside its one byte, a server that is full or broken may answer an error at once.
+  const kinds = tls ? 'E' : 'RENv';
+  const accepts = tls && firstBytes.length === 1 && first === 'S';
+  if (accepts || (kinds.includes(first) && firstBytes[1] === 0)) return undefined;
   return 'what listens there is no PostgreSQL; check host and port in DATABASE_URL';
 }
 

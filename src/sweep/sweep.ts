@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Accounts } from './accounts.ts';
 import { declareJob, type Job, type Registry, type Transaction, type WorkContext } from '../job.ts';
-import { enterTimeLimitMs } from '../path/lock.ts';
+import { gapMs as startGapMs } from '../path/limits.ts';
 import { askFor, patienceMs } from '../path/owed.ts';
 import { callSql } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
@@ -182,7 +182,7 @@ class Sweep {
 
   /** Like pruning, looked for first: where nothing is to be done, no second session is opened to find that out. */
   async #settle(): Promise<void> {
-    const gapMs = this.#options.gapMs ?? enterTimeLimitMs + 1_000;
+    const gapMs = this.#options.gapMs ?? startGapMs;
     const isDue = await this.#look<boolean>(
       (gap, ours) => `SELECT EXISTS (SELECT FROM cronce.orphans(${gap}::integer, 1, ${ours})) OR EXISTS (
          SELECT FROM cronce.run r WHERE r.delay_until = 'infinity' AND r.deployment = ${ours})`,

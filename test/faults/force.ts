@@ -3,7 +3,7 @@
  * too late or never. The lock is free at once; only the lock delay keeps their successor from working beside them.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { cancelRun } from '../../src/operate/cancel.ts';
+import { cancelRun } from '../../src/path/cancel.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { Status } from '../../src/run.ts';
 import type { Delivery } from './crew.ts';

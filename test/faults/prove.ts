@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
  * functions of infra/sql are laid anew by each test run, so a break in them is in force as one in the code is.
  */
 
-interface Break {
+export interface Break {
   readonly promise: string;
   readonly file: string;
   readonly edits: readonly (readonly [find: string, replace: string])[];
@@ -18,7 +18,7 @@ interface Break {
   readonly red: readonly [file: string, name: string];
 }
 
-const breaks: readonly Break[] = [
+export const breaks: readonly Break[] = [
   {
     promise: 'no heartbeat',
     file: 'src/path/lock.ts',
@@ -197,7 +197,7 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'turned away without a record',
-    file: 'src/coordinate.ts',
+    file: 'src/path/steps.ts',
     edits: [
       [
         'if (failures === failuresAtMost) return this.#turnAway(session, request, claim);',
@@ -507,13 +507,13 @@ const breaks: readonly Break[] = [
   },
   {
     promise: 'no time is kept for the record',
-    file: 'src/coordinate.ts',
+    file: 'src/path/limits.ts',
     edits: [['recordingMs = 4_000', 'recordingMs = 400']],
     red: ['outcome', 'work is stopped with enough time left'],
   },
   {
     promise: 'a wait for the lock is as long as the job says',
-    file: 'src/coordinate.ts',
+    file: 'src/path/steps.ts',
     edits: [['Math.min(job.waitMs, workMs) : 0', 'job.waitMs : 0']],
     red: ['outcome', 'a wait for the lock is given up'],
   },
@@ -527,7 +527,7 @@ const breaks: readonly Break[] = [
   {
     promise: 'those about to enter are settled as lost',
     file: 'src/sweep/sweep.ts',
-    edits: [['this.#options.gapMs ?? enterTimeLimitMs + 1_000', 'this.#options.gapMs ?? 0']],
+    edits: [['this.#options.gapMs ?? startGapMs', 'this.#options.gapMs ?? 0']],
     red: ['sweep', 'leaves a start alone for as long as it may take to enter'],
   },
   {

@@ -8,7 +8,7 @@ export interface Plan {
 }
 
 /** Of two jobs both have the same lock. */
-export type JobPlan = Required<Pick<JobOptions, 'overlap' | 'slots' | 'leaseMs' | 'waitMs'>> &
+export type JobPlan = Required<Pick<JobOptions, 'overlap' | 'places' | 'leaseMs' | 'waitMs'>> &
   Pick<JobOptions, 'lockDelayMs'>;
 
 export interface ClientPlan {
@@ -41,7 +41,7 @@ export function drawPlan(random: Random): Plan {
   const first = drawJob(between, oneOf);
   const shares = first.overlap !== 'allow' && random() < 0.4;
   const jobs = shares
-    ? [first, { ...drawJob(between, oneOf), overlap: oneOf(['skip', 'wait'] as const), slots: first.slots }]
+    ? [first, { ...drawJob(between, oneOf), overlap: oneOf(['skip', 'wait'] as const), places: first.places }]
     : [first];
   const clients = Array.from({ length: between(2, 4) }, () => drawClient(jobs.length, between, oneOf));
   const injuries = Array.from({ length: between(1, 3) }, () => drawInjury(clients.length, between, oneOf));
@@ -55,7 +55,7 @@ function drawJob(between: Between, oneOf: OneOf): JobPlan {
   const overlap = oneOf(['skip', 'wait', 'wait', 'replace', 'allow'] as const);
   return {
     overlap,
-    slots: overlap === 'allow' ? 1 : oneOf([1, 1, 2]),
+    places: overlap === 'allow' ? 1 : oneOf([1, 1, 2]),
     leaseMs: between(2_000, 3_000),
     waitMs: between(500, 5_000),
     ...(between(1, 5) === 1 ? { lockDelayMs: 0 } : {}),

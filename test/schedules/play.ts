@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { cancelRun } from '../../src/operate/cancel.ts';
+import { cancelRun } from '../../src/path/cancel.ts';
 import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJob, type Job, type WorkContext } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';

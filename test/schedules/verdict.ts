@@ -37,7 +37,7 @@ async function storedRuns(job: string, db: TestDatabase): Promise<Stored[]> {
 
 /** Those whose `check()` passed both, in turns: a lock delay of 0 waives it for whoever comes after. */
 function* twoInside({ plan, stays }: Played): Generator<string> {
-  const places = plan.jobs[0]?.overlap === 'allow' ? Infinity : (plan.jobs[0]?.slots ?? 1);
+  const places = plan.jobs[0]?.overlap === 'allow' ? Infinity : (plan.jobs[0]?.places ?? 1);
   const vouching = stays.filter(({ beganAt, vouchedUntil }) => beganAt < vouchedUntil);
   for (const one of vouching) {
     const inside = vouching.filter(

@@ -71,7 +71,7 @@ function ofShop(make: Make): ServicePlan['versions'] {
     }),
     make({ name: 'long-report', schedule: 'cron(40 0/3 * * ? *)', lock: 'reports' }, 20 * minute),
     make({ name: 'short-report', schedule: 'cron(50 0/4 * * ? *)', lock: 'reports', catchUp: 'one' }),
-    make({ name: 'two-places', schedule: 'cron(5,35 0/6 * * ? *)', slots: 2, retries: 1 }, 40 * minute),
+    make({ name: 'two-places', schedule: 'cron(5,35 0/6 * * ? *)', places: 2, retries: 1 }, 40 * minute),
     make({ name: 'overlapping', schedule: 'cron(10 0/2 * * ? *)', overlap: 'allow' }, 90 * minute),
     make({ name: 'paused-a-while', schedule: 'cron(25 0/2 * * ? *)', catchUp: 'all' }),
     // What it catches up takes so long that slots fall due meanwhile.

@@ -2,7 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';
 import pg from 'pg';
 import { schemaVersion } from '../../src/path/claim.ts';
-import { lockKey, rhythm } from '../../src/path/lock.ts';
+import { rhythm } from '../../src/path/limits.ts';
+import { lockKey } from '../../src/path/lock.ts';
 
 /**
  * The protocol's clients, cut into their single steps, each on a session of its own, so that a test decides in which

@@ -3,7 +3,7 @@ import { fork } from 'node:child_process';
 import { setTimeout as delay } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import pg from 'pg';
-import { cancelRun } from '../../src/operate/cancel.ts';
+import { cancelRun } from '../../src/path/cancel.ts';
 import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJob, defineJobs, type Job, type JobOptions, type WorkContext } from '../../src/job.ts';
 import { lockKey } from '../../src/path/lock.ts';
