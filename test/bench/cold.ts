@@ -189,7 +189,7 @@ async function bundleBare(folder: string): Promise<string> {
 }
 
 async function bundleIn(folder: string): Promise<Bundle> {
-  const driver = (await readdir(folder)).find((name) => /^client-.*\.js$/.test(name));
+  const driver = (await readdir(folder)).find((name) => /^(?:scheduled-)?client-.*\.js$/.test(name));
   if (driver === undefined) throw new Error(`${folder} has no chunk of a driver; build there first`);
   return { entry: join(folder, 'scheduled.js'), driver: join(folder, driver) };
 }
