@@ -1,11 +1,16 @@
 /** What `npm run bench` measures with: a ruler that is bent would bend each figure. */
 import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { expect, it } from 'vitest';
 import { startLag } from './bench/lag.ts';
+import type { Results } from './bench/kept.ts';
 import { interleave, ratio, spreadOf } from './bench/pairs.ts';
+import { peerPlot } from './bench/peer-plot.ts';
+import { peerTables, summaryOf } from './bench/peer-tables.ts';
+import { peerNames, type Price } from './bench/peers.ts';
 import { plot } from './bench/plot.ts';
-import { figuresOf } from './bench/tables.ts';
+import { figuresOf, tablesOf } from './bench/tables.ts';
 import { turnsOf } from './bench/turns.ts';
 
 it('charges each round trip over its network in full, TCP’s own too, and counts it', async () => {
@@ -73,4 +78,44 @@ it('says where the bare recipe wins, and what was not measured', () => {
 it('draws what was measured and nothing else', () => {
   expect(plot(found).match(/<polyline/g)).toHaveLength(1);
   expect(plot([])).not.toMatch(/NaN|undefined/);
+});
+
+const docs = async (file: string) => readFile(new URL(`../docs/${file}`, import.meta.url), 'utf8');
+
+it('keeps tables that are those of its results, and a figure or a reason for each peer', async () => {
+  const results = JSON.parse(await docs('bench/results.json')) as Results;
+  expect(await docs('bench/results.md')).toBe(tablesOf(results));
+  expect(await docs('bench.md')).toContain(summaryOf(results));
+  const { peers, recovery, late, storm, long } = results;
+  for (const part of [peers, recovery, late, storm, long]) {
+    const { peers: measured = [], found: figures = [] } = part?.found ?? {};
+    expect(measured.length).toBeGreaterThan(2);
+    for (const { name, absent } of measured) {
+      expect(peerNames).toContain(name);
+      expect(figures.some(({ peer }) => peer === name)).toBe(absent === undefined);
+    }
+  }
+});
+
+const circumstances = { date: '2026-12-01', pairs: 4, cores: 2, memoryGb: 4, load: 0, versions: { node: '24' } };
+const peered = (name: (typeof peerNames)[number], absent?: string) =>
+  ({ name, on: 'Redis', resident: false, setUp: 'so', ...(absent === undefined ? {} : { absent }) }) as const;
+const price = (what: 'run' | 'skip', toBare: number, toOurs: number): Price => {
+  const spread = (median: number) => ({ median, quartiles: [median, median] }) as const;
+  return { peer: 'pg-boss', latencyMs: 5, what, toBare: spread(toBare), toOurs: spread(toOurs), ms: spread(1) };
+};
+const prices = {
+  peers: [peered('pg-boss'), peered('redlock', 'no redis-server')],
+  found: [price('run', 0.5, 0.6), price('skip', 1.5, 1.7)],
+};
+
+it('says where a peer wins over us, and why one was not measured', () => {
+  const rows = peerTables({ peers: { under: circumstances, found: prices } }).split('\n');
+  expect(rows).toContain('| pg-boss | 0.50 (0.50–0.50) | 1.50 (1.50–1.50) | run at 5 ms (0.60) |');
+  expect(rows).toContain('| redlock | not measured: no redis-server |  |  |');
+});
+
+it('draws the peers that were measured', () => {
+  expect(peerPlot(prices, 5)).toContain('>pg-boss<');
+  expect(peerPlot(prices, 5)).not.toMatch(/redlock|NaN|undefined/);
 });

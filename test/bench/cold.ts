@@ -8,6 +8,8 @@ import { build as bundle, type Metafile } from 'esbuild';
 import { build, buildFolderOf } from '../../infra/build.ts';
 import { root } from '../support/checkout.ts';
 import { interleave, ratio, spreadOf, type Spread } from './pairs.ts';
+import { packagedNode } from './peers.ts';
+import { sevenths, shareOfACore } from './share.ts';
 import type { Stand } from './stand.ts';
 
 export interface ColdLine {
@@ -17,6 +19,14 @@ export interface ColdLine {
   readonly theirs: Spread;
 }
 
+/** The same, run by another Node or with less of a processor. */
+export interface ColdElsewhere {
+  readonly node: string;
+  readonly share: string;
+  readonly pairs: number;
+  readonly lines: readonly ColdLine[];
+}
+
 export interface Cold {
   readonly node: string;
   /** Bytes of code that are loaded, by a pg URL. */
@@ -24,6 +34,8 @@ export interface Cold {
   readonly lines: readonly ColdLine[];
   /** Of another build, which --old names, to this one's; absent if none was named. */
   readonly oldToNew?: readonly ColdLine[];
+  /** Absent in figures of before, and where there is no such Node. */
+  readonly elsewhere?: readonly ColdElsewhere[];
 }
 
 interface Fresh {
@@ -43,22 +55,47 @@ export async function cold(stand: Stand, pairs: number, old?: string): Promise<C
   const { metafile } = await build(root);
   const bare = await bundleBare(stand.folder);
   const now = await bundleIn(buildFolderOf(root));
-  const fresh = freshProcesses(stand, join(stand.folder, 'fresh.mjs'));
+  const harness = join(stand.folder, 'fresh.mjs');
+  const fresh = freshProcesses(stand, harness, [process.execPath]);
   const before = old === undefined ? undefined : await bundleIn(old);
   return {
     node: process.version,
     bytes: { ...(await bytesOf(metafile, now)), bare: (await stat(bare)).size },
     lines: await beside(fresh, now, bare, pairs),
     ...(before && { oldToNew: await oldToNew(fresh, before, now, pairs) }),
+    elsewhere: await elsewhere(stand, harness, now, bare, pairs),
   };
+}
+
+/** By the Node that functions run on, on a whole core and on 256 MB's share of one. */
+async function elsewhere(
+  stand: Stand,
+  harness: string,
+  now: Bundle,
+  bare: string,
+  pairs: number,
+): Promise<ColdElsewhere[]> {
+  const node = await packagedNode();
+  if (node === undefined) return [];
+  const by = async (prefix: readonly string[], share: string, fewer: number): Promise<ColdElsewhere> => {
+    const lines = await beside(freshProcesses(stand, harness, [...prefix, node.path]), now, bare, fewer);
+    return { node: node.version, share, pairs: fewer, lines };
+  };
+  const found = [await by([], 'a whole core', Math.ceil(pairs / 2))];
+  const share = await shareOfACore(sevenths);
+  if (share === undefined) return found;
+  // Each takes seven times as long.
+  found.push(await by(share.prefix, `256 MB’s share of a core, by a ${share.how}`, Math.ceil(pairs / 4)));
+  await share.remove();
+  return found;
 }
 
 type Ask = (what: string, ...files: string[]) => Promise<Fresh>;
 
-function freshProcesses(stand: Stand, harness: string): Ask {
+function freshProcesses(stand: Stand, harness: string, [command = '', ...words]: readonly string[]): Ask {
   const env = { PATH: process.env['PATH'], DATABASE_URL: stand.url('bench'), CRONCE_JOB: 'expire-sessions' };
   return async (what, ...files) => {
-    const { stdout } = await run(process.execPath, [harness, what, ...files], { env });
+    const { stdout } = await run(command, [...words, harness, what, ...files], { env });
     return JSON.parse(stdout.trim().split('\n').at(-1) ?? '') as Fresh;
   };
 }
@@ -152,7 +189,7 @@ async function bundleBare(folder: string): Promise<string> {
 }
 
 async function bundleIn(folder: string): Promise<Bundle> {
-  const driver = (await readdir(folder)).find((name) => /^client-.*\.js$/.test(name));
+  const driver = (await readdir(folder)).find((name) => /^(?:scheduled-)?client-.*\.js$/.test(name));
   if (driver === undefined) throw new Error(`${folder} has no chunk of a driver; build there first`);
   return { entry: join(folder, 'scheduled.js'), driver: join(folder, driver) };
 }

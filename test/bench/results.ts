@@ -4,7 +4,10 @@ import { createRequire } from 'node:module';
 import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import type { Results, Under } from './kept.ts';
+import type { Results, Under, UnderPeers } from './kept.ts';
+import { peerVersions } from './peers.ts';
+import { peerPlot } from './peer-plot.ts';
+import { summaryOf } from './peer-tables.ts';
 import { plot } from './plot.ts';
 import { changesOf, figuresOf, tablesOf } from './tables.ts';
 
@@ -32,6 +35,12 @@ export function circumstances(postgres: string, pairs: number): Under {
   };
 }
 
+/** Peers are run by a Node of their own. */
+export async function underPeers(under: Under): Promise<UnderPeers> {
+  const { node: _ours, ...versions } = under.versions;
+  return { ...under, versions: { ...versions, ...(await peerVersions()) } };
+}
+
 export async function keep(found: Results): Promise<void> {
   await mkdir(folder, { recursive: true });
   const file = join(folder, 'results.json');
@@ -40,8 +49,11 @@ export async function keep(found: Results): Promise<void> {
   await writeFile(file, `${JSON.stringify(all, null, 1)}\n`);
   await writeFile(join(folder, 'results.md'), tablesOf(all));
   if (all.invocation) await writeFile(join(folder, 'invocation.svg'), plot(all.invocation.found));
+  if (all.peers) await writeFile(join(folder, 'peers.svg'), peerPlot(all.peers.found, 5));
   const page = join(docs, 'bench.md');
-  const text = fill(await readFile(page, 'utf8'), 'figures', figuresOf(all));
+  const beside = summaryOf(all);
+  const aims = fill(await readFile(page, 'utf8'), 'figures', figuresOf(all));
+  const text = beside === '' ? aims : fill(aims, 'peers', beside);
   const changes = changesOf(all); // of the last run that had an earlier build beside it
   await writeFile(page, changes === '' ? text : fill(text, 'before and after', changes));
 }

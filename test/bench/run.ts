@@ -1,14 +1,26 @@
-/** `npm run bench [-- flights invocation cold history] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
+/** `npm run bench [-- PART…] [--pairs N] [--old FOLDER] [--rows N]`: measures, and writes docs/bench/ anew. */
 import { finish, readFlags, UsageError } from '../../infra/cli/flags.ts';
 import { cold } from './cold.ts';
 import { flights } from './flights.ts';
 import { history } from './history.ts';
 import { invocation } from './invocation.ts';
 import type { Results } from './kept.ts';
-import { circumstances, keep } from './results.ts';
+import { amongPeers } from './peers.ts';
+import { circumstances, keep, underPeers } from './results.ts';
+import { peerTables } from './peer-tables.ts';
 import { startStand, type Stand } from './stand.ts';
 
-const parts = ['flights', 'invocation', 'cold', 'history'] as const;
+const parts = [
+  'flights',
+  'invocation',
+  'cold',
+  'history',
+  'peers',
+  'recovery',
+  'late',
+  'storm',
+  'long',
+] as const;
 type Part = (typeof parts)[number];
 
 const command = {
@@ -61,7 +73,27 @@ async function measure(stand: Stand, name: Part, { pairs, rows, old }: Wanted): 
       return { cold: { under, found: await cold(stand, pairs, old) } };
     case 'history':
       return { history: { under, found: await history(stand, pairs, rows) } };
+    case 'peers':
+      return {
+        peers: { under: await underPeers(under), found: await amongPeers(stand, name, pairs, [0, 5]) },
+      };
+    case 'recovery':
+      return { recovery: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'late':
+      return { late: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'storm':
+      return { storm: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
+    case 'long':
+      return { long: { under: await underPeers(under), found: await amongPeers(stand, name, pairs) } };
   }
+}
+
+/** One after the other, but for two that do nothing but wait. */
+function together(names: readonly Part[]): readonly (readonly Part[])[] {
+  const waiting = (name: Part) => name === 'recovery' || name === 'late';
+  const waits = names.filter(waiting);
+  const busy = names.filter((name) => !waiting(name)).map((name) => [name]);
+  return waits.length === 0 ? busy : [...busy, waits];
 }
 
 async function main(): Promise<void> {
@@ -69,8 +101,9 @@ async function main(): Promise<void> {
   if (asked.redraw) return keep({});
   const stand = await startStand();
   try {
-    for (const name of asked.names) {
-      const results = await measure(stand, name, asked);
+    for (const names of together(asked.names)) {
+      const measured = await Promise.all(names.map(async (name) => measure(stand, name, asked)));
+      const results = measured.reduce((all, one) => ({ ...all, ...one }), {});
       print(results);
       if (!asked.dry) await keep(results);
     }
@@ -79,7 +112,8 @@ async function main(): Promise<void> {
   }
 }
 
-function print({ flights: counted, invocation: compared, cold: chilled, history: kept }: Results): void {
+function print(results: Results): void {
+  const { flights: counted, invocation: compared, cold: chilled, history: kept } = results;
   for (const { way, what, roundTrips } of counted?.found ?? []) console.log(`${way}: ${what}: ${roundTrips}`);
   for (const { driver, latencyMs, what, ratio } of compared?.found ?? [])
     console.log(`${driver}, ${latencyMs} ms: ${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
@@ -89,6 +123,7 @@ function print({ flights: counted, invocation: compared, cold: chilled, history:
     ...(kept?.found.lines ?? []),
   ])
     console.log(`${what}: ${ratio.median} (${ratio.quartiles.join('–')})`);
+  console.log(peerTables(results));
 }
 
 main().catch((error: unknown) => finish('bench', error));

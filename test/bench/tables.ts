@@ -4,24 +4,15 @@ import type { History, HistoryLine } from './history.ts';
 import type { Comparison } from './invocation.ts';
 import type { Spread } from './pairs.ts';
 import type { Results, Under } from './kept.ts';
-
-type Row = readonly string[];
-
-function table(head: Row, rows: readonly Row[]): string {
-  const line = (cells: Row) => `| ${cells.join(' | ')} |\n`;
-  return line(head) + line(head.map(() => '---')) + rows.map(line).join('');
-}
-
-function shown({ median, quartiles }: Spread): string {
-  return `${median.toFixed(2)} (${quartiles.map((one) => one.toFixed(2)).join('–')})`;
-}
+import { shown, table } from './markdown.ts';
+import { peerTables } from './peer-tables.ts';
 
 function words({ date, pairs, cores, memoryGb, load, versions }: Under): string {
   const software = Object.entries(versions).map(([name, version]) => `${name} ${version}`);
   return `${date}, ${pairs} pairs, ${cores} cores, ${memoryGb} GB, load ${load} when it began; ${software.join(', ')}.\n\n`;
 }
 
-export function tablesOf({ flights, invocation, cold, history }: Results): string {
+export function tablesOf({ flights, invocation, cold, history, ...beside }: Results): string {
   const parts = [
     '# Measured\n\nBy `npm run bench`; [what is measured and how](../bench.md). Medians, quartiles in brackets.\n',
   ];
@@ -30,6 +21,8 @@ export function tablesOf({ flights, invocation, cold, history }: Results): strin
     parts.push(`## Invocation\n\n${words(invocation.under)}${invocationTable(invocation.found)}`);
   if (cold) parts.push(`## Cold\n\n${words(cold.under)}${coldTables(cold.found)}`);
   if (history) parts.push(`## History\n\n${words(history.under)}${historyTables(history.found)}`);
+  const peers = peerTables(beside);
+  if (peers !== '') parts.push(peers);
   return parts.join('\n');
 }
 
@@ -57,14 +50,24 @@ function invocationTable(found: readonly Comparison[]): string {
   );
 }
 
-function coldTables({ node, bytes, lines, oldToNew }: NonNullable<Results['cold']>['found']): string {
+function coldTables({
+  node,
+  bytes,
+  lines,
+  oldToNew,
+  elsewhere = [],
+}: NonNullable<Results['cold']>['found']): string {
   const kb = (all: number) => `${Math.round(all / 1024)} KB`;
   const rows = (all: readonly ColdLine[]) => all.map(({ what, ratio }) => [what, shown(ratio)]);
   const sizes = `Code loaded: ${kb(bytes.ours)}, ${kb(bytes.oursWithDriver)} with the driver; bare pg, bundled alike: ${kb(bytes.bare)}. Node ${node}.\n\n`;
   const changed = oldToNew
     ? `\nAn earlier build beside this one, the same processes interleaved:\n\n${table(['', 'ratio'], rows(oldToNew))}`
     : '';
-  return sizes + table(['', 'ratio'], rows(lines)) + changed;
+  const others = elsewhere.map(
+    (one) =>
+      `\nBy Node ${one.node} on ${one.share}, ${one.pairs} pairs:\n\n${table(['', 'ratio'], rows(one.lines))}`,
+  );
+  return sizes + table(['', 'ratio'], rows(lines)) + others.join('') + changed;
 }
 
 /** An earlier build beside this one. */

@@ -101,17 +101,20 @@ export async function hasPgbouncer(): Promise<boolean> {
 /** How PgBouncer lets its clients in: anyone, or who knows the password. */
 export type PoolerLogin = 'any' | 'plain' | 'md5' | 'scram-sha-256';
 
-/** PgBouncer in transaction mode, with a pool of so many sessions a lane. */
+/** PgBouncer in transaction mode, with a pool of so many sessions a lane; by default it lets 100 clients in. */
 export async function pgbouncerWay(
   databaseUrl: string,
   folder: string,
   poolSize = 2,
   login: PoolerLogin = 'any',
+  clientsAtMost = 100,
 ): Promise<Way & { readonly url: string }> {
   const port = await freePort();
   const config = path.join(folder, `pgbouncer-${port}.ini`);
   const users = path.join(folder, `pgbouncer-${port}.users`);
-  await writeFile(config, configuration(databaseUrl, { port, poolSize, login, users }), { mode: 0o600 });
+  await writeFile(config, configuration(databaseUrl, { port, poolSize, login, users, clientsAtMost }), {
+    mode: 0o600,
+  });
   await writeFile(users, '"any" "secret"\n', { mode: 0o600 });
   const bouncer = await launch(config, users);
   await untilItListens(port);
@@ -133,9 +136,13 @@ interface PoolerSettings {
   readonly poolSize: number;
   readonly login: PoolerLogin;
   readonly users: string;
+  readonly clientsAtMost: number;
 }
 
-function configuration(databaseUrl: string, { port, poolSize, login, users }: PoolerSettings): string {
+function configuration(
+  databaseUrl: string,
+  { port, poolSize, login, users, clientsAtMost }: PoolerSettings,
+): string {
   const { hostname, port: serverPort, pathname, username, password } = new URL(databaseUrl);
   const server = `host=${hostname} port=${serverPort} dbname=${pathname.slice(1)} user=${username} password=${password}`;
   const lanes = Array.from({ length: lanesAtMost }, (_, lane) => `lane_${lane} = ${server}`);
@@ -150,6 +157,7 @@ function configuration(databaseUrl: string, { port, poolSize, login, users }: Po
     `auth_file = ${users}`,
     'pool_mode = transaction',
     `default_pool_size = ${poolSize}`,
+    `max_client_conn = ${clientsAtMost}`,
     // After a restart of the server it would turn clients away for 15 s.
     'server_login_retry = 1',
     '',
