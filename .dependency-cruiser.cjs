@@ -1,5 +1,5 @@
 // The direction of imports, as docs/layout.md draws it: entries on top, vocabulary at the bottom.
-const step = '^src/path/(claim|lock|work|outcome|publish)\\.ts$';
+const step = '^src/path/(claim|enter|work|outcome|publish)\\.ts$';
 
 /** @type {import('dependency-cruiser').IConfiguration} */
 module.exports = {

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startRelay, type Relay } from '../infra/local/relay.ts';
 import { coordinate, type Coordinator } from '../src/coordinate.ts';
 import { defineJob, type JobOptions, type WorkContext } from '../src/job.ts';
-import { lockKey } from '../src/path/lock.ts';
+import { lockKey } from '../src/lock-name.ts';
 import { ConnectionLost } from '../src/postgres/errors.ts';
 import { deservesRetry, PermanentError, type RunRecord } from '../src/run.ts';
 import { ForbiddenStatement } from '../src/path/statement.ts';

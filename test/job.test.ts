@@ -1,7 +1,7 @@
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
 import { declareJob, defineJob, defineJobs, JobError, jobOptions, type JobOptions } from '../src/job.ts';
-import { lockKey } from '../src/path/lock.ts';
+import { lockKey } from '../src/lock-name.ts';
 
 const work = async () => 1;
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { defineJob, JobError } from '../src/job.ts';
-import { lockKey, LockNameError, lockOf } from '../src/path/lock.ts';
+import { lockKey, LockNameError, lockOf } from '../src/lock-name.ts';
 import type { Json } from '../src/run.ts';
 import { captureValue } from '../src/capture.ts';
 import { freshDatabase, type TestDatabase } from './support/database.ts';

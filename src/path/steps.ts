@@ -14,7 +14,9 @@ import {
   type ClaimRequest,
   type NotClaimed,
 } from './claim.ts';
-import { entered, enterSql, holdLock, lockOf, type Entered, type HeldLock } from './lock.ts';
+import { entered, enterSql, type Entered } from './enter.ts';
+import { holdLock, type HeldLock } from './lock.ts';
+import { lockOf } from '../lock-name.ts';
 import {
   claimLimitMs,
   enterLimitMs,

@@ -33,7 +33,7 @@ export const breaks: readonly Break[] = [
   },
   {
     promise: 'no lease on the server',
-    file: 'src/path/lock.ts',
+    file: 'src/path/enter.ts',
     edits: [['lockMs: enterWaitMs, idleMs: leaseMs }', 'lockMs: enterWaitMs, idleMs: 0 }']],
     red: ['coordinate', 'runs a slot once'],
   },

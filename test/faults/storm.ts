@@ -3,7 +3,7 @@
  * a single run: what must hold is asked of the database when the storm is over.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { deservesRetry } from '../../src/run.ts';
 import { audit } from './audit.ts';
 import { within, type Delivery, type Ended, type Worker } from './crew.ts';

@@ -1,6 +1,6 @@
 /** One trial of a row, and how many of them are played side by side. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import type { Status } from '../../src/run.ts';
 import { randomFrom } from '../support/random.ts';
 import { audit, overlaps } from './audit.ts';

@@ -8,7 +8,7 @@ import { startStandby } from '../../infra/local/postgres.ts';
 import { coordinate } from '../../src/coordinate.ts';
 import { Stop } from '../../src/path/ending.ts';
 import { defineJob, type JobOptions, type WorkContext } from '../../src/job.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { startProxy, type Proxy } from '../support/proxy.ts';

@@ -6,7 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { appendFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import type { Job } from '../../src/job.ts';
 import { freshDatabase, type TestDatabase } from './database.ts';
 import {

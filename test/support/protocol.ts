@@ -3,7 +3,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import pg from 'pg';
 import { schemaVersion } from '../../src/path/claim.ts';
 import { rhythm } from '../../src/path/limits.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 
 /**
  * The protocol's clients, cut into their single steps, each on a session of its own, so that a test decides in which

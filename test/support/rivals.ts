@@ -6,7 +6,7 @@ import pg from 'pg';
 import { cancelRun } from '../../src/path/cancel.ts';
 import { coordinate, type Coordinator } from '../../src/coordinate.ts';
 import { defineJob, defineJobs, type Job, type JobOptions, type WorkContext } from '../../src/job.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { sweepJob, type SweepOptions } from '../../src/sweep/sweep.ts';

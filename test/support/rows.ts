@@ -8,7 +8,7 @@
 import pg from 'pg';
 import { v7 as uuidV7 } from 'uuid';
 import { schemaVersion } from '../../src/path/claim.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import type { TestDatabase } from './database.ts';
 
 export const noon = '2026-11-29T12:00:00Z';

@@ -5,7 +5,7 @@ import { startPostgres, startStandby } from '../../infra/local/postgres.ts';
 import { Stop } from '../../src/path/ending.ts';
 import { FencedWaitsForTx } from '../../src/path/fenced.ts';
 import type { WorkContext } from '../../src/job.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import {
   asError,

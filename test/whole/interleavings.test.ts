@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import {
   advance,

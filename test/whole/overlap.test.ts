@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { startStandby, type LocalPostgres } from '../../infra/local/postgres.ts';
 import { rhythm } from '../../src/path/limits.ts';
-import { lockKey } from '../../src/path/lock.ts';
+import { lockKey } from '../../src/lock-name.ts';
 import { UnsendableQuery } from '../../src/postgres/errors.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import {

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { claimSql } from '../../src/path/claim.ts';
 import { Stop } from '../../src/path/ending.ts';
 import type { Job, JobOptions } from '../../src/job.ts';
-import { lockKey, lockOf } from '../../src/path/lock.ts';
+import { lockKey, lockOf } from '../../src/lock-name.ts';
 import { keepingLogger, deliveryFor } from '../support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { claimant, connect, leaveOrphan, Witness } from '../support/protocol.ts';
