@@ -640,9 +640,7 @@ BEGIN
   END IF;
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
-      final = p ->> 'status' IN ('succeeded', 'cancelled') OR r.cancel_requested_at IS NOT NULL
-              OR (p ->> 'final')::boolean OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold')
-              OR r.attempt >= r.max_attempts,
+      final = cronce.is_final(r, p ->> 'status', (p ->> 'final')::boolean),
       output = coalesce(p -> 'output', 'null'), error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
       delay_until = CASE WHEN NOT coalesce((p ->> 'own')::boolean, true) AND r.lock_delay_ms > 0
@@ -800,7 +798,20 @@ CREATE OR REPLACE FUNCTION cronce.is_backend(pid integer)
  SET search_path TO 'pg_catalog', 'pg_temp'
 AS $function$
   SELECT pg_stat_clear_snapshot();
-  SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid))
+  SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid)) AND is_backend.pid IS NOT NULL -- asked for none, it answers all
+$function$
+
+
+CREATE OR REPLACE FUNCTION cronce.is_final(r cronce.run, outcome text, permanent boolean)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+  SELECT outcome IN ('succeeded', 'cancelled')
+      OR r.cancel_requested_at IS NOT NULL
+      OR coalesce(permanent, false)
+      OR (outcome = 'lost' AND r.after_lost = 'hold')
+      OR r.attempt >= r.max_attempts
 $function$
 
 
@@ -1264,8 +1275,7 @@ BEGIN
   PERFORM cronce.drain(self, 2000);
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
-      final = p ->> 'status' = 'cancelled' OR r.cancel_requested_at IS NOT NULL OR (p ->> 'final')::boolean
-              OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold') OR r.attempt >= r.max_attempts,
+      final = cronce.is_final(r, p ->> 'status', (p ->> 'final')::boolean),
       error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
       publish_after = clock_timestamp() + interval '30 s',
@@ -1296,7 +1306,7 @@ BEGIN
     CONTINUE WHEN NOT cronce.drain(one.id, 5000);
     RETURN QUERY UPDATE cronce.run r SET
         status = CASE WHEN r.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END,
-        final = r.cancel_requested_at IS NOT NULL OR r.after_lost = 'hold' OR r.attempt >= r.max_attempts,
+        final = cronce.is_final(r, 'lost', false),
         finished_at = greatest(at, r.started_at),
         publish_after = clock_timestamp() + interval '30 s',
         delay_until = CASE WHEN r.lock_delay_ms > 0

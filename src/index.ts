@@ -23,6 +23,7 @@ export { ForbiddenStatement } from './path/statement.ts';
 export { TransactionLeftOpen, WorkIsOver } from './path/transaction.ts';
 export { OutcomeUnknown } from './path/outcome.ts';
 export { lockKey, LockNameError } from './path/lock.ts';
+export type { Observer } from './observe/observer.ts';
 export type { Sink } from './path/publish.ts';
 export { readSettings, SettingsError, type Settings } from './settings.ts';
 export * from './run.ts';

@@ -97,12 +97,26 @@ it('keeps tables that are those of its results, and a figure or a reason for eac
   }
 });
 
-const circumstances = { date: '2026-12-01', pairs: 4, cores: 2, memoryGb: 4, load: 0, versions: { node: '24' } };
+const circumstances = {
+  date: '2026-12-01',
+  pairs: 4,
+  cores: 2,
+  memoryGb: 4,
+  load: 0,
+  versions: { node: '24' },
+};
 const peered = (name: (typeof peerNames)[number], absent?: string) =>
   ({ name, on: 'Redis', resident: false, setUp: 'so', ...(absent === undefined ? {} : { absent }) }) as const;
 const price = (what: 'run' | 'skip', toBare: number, toOurs: number): Price => {
   const spread = (median: number) => ({ median, quartiles: [median, median] }) as const;
-  return { peer: 'pg-boss', latencyMs: 5, what, toBare: spread(toBare), toOurs: spread(toOurs), ms: spread(1) };
+  return {
+    peer: 'pg-boss',
+    latencyMs: 5,
+    what,
+    toBare: spread(toBare),
+    toOurs: spread(toOurs),
+    ms: spread(1),
+  };
 };
 const prices = {
   peers: [peered('pg-boss'), peered('redlock', 'no redis-server')],

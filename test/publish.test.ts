@@ -3,7 +3,8 @@ import { cancelRun } from '../src/path/cancel.ts';
 import { coordinate as deliver, type Coordinator } from '../src/coordinate.ts';
 import { defineJob } from '../src/job.ts';
 import { Session } from '../src/postgres/session.ts';
-import { logOutcome, triesAtMost, type Sink } from '../src/path/publish.ts';
+import { logLine } from '../src/observe/log-line.ts';
+import { triesAtMost, type Sink } from '../src/path/publish.ts';
 import type { PublishError, RunRecord, Status } from '../src/run.ts';
 import { findRun } from '../src/operate/history.ts';
 import { eventBridgeSink } from '../src/sinks/eventbridge.ts';
@@ -523,6 +524,6 @@ it.each<[Status, string]>([
 ])('the log line of one that is %s is of level %s', async (status, level) => {
   const s = stage(db);
   const logger = keepingLogger();
-  logOutcome(await s.askOf<RunRecord>(await s.run({ status }), 'record(r)'), logger);
+  logLine(logger).recorded?.(await s.askOf<RunRecord>(await s.run({ status }), 'record(r)'));
   expect(logger.lines).toMatchObject([{ level }]);
 });

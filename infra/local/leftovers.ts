@@ -4,7 +4,7 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { gapMs } from '../../src/path/limits.ts';
-import { change } from '../../src/postgres/call.ts';
+import { call, change } from '../../src/postgres/call.ts';
 import { toRecord } from '../../src/postgres/record.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
@@ -29,7 +29,7 @@ export async function settleLeftovers({
     const gap = isOurs ? 0 : gapMs;
     const settled = await change<RunRecord[]>(
       session,
-      `cronce.settle_orphans(${gap}, 1000, NULL, ${session.literal(deployment)})`,
+      call(session, 'settle_orphans', gap, 1_000, null, deployment),
     );
     return settled.map(toRecord);
   } finally {

@@ -14,9 +14,7 @@ BEGIN
   END IF;
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
-      final = p ->> 'status' IN ('succeeded', 'cancelled') OR r.cancel_requested_at IS NOT NULL
-              OR (p ->> 'final')::boolean OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold')
-              OR r.attempt >= r.max_attempts,
+      final = cronce.is_final(r, p ->> 'status', (p ->> 'final')::boolean),
       output = coalesce(p -> 'output', 'null'), error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
       delay_until = CASE WHEN NOT coalesce((p ->> 'own')::boolean, true) AND r.lock_delay_ms > 0

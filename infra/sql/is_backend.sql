@@ -3,5 +3,5 @@
 CREATE OR REPLACE FUNCTION cronce.is_backend(pid integer) RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT pg_stat_clear_snapshot();
-  SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid))
+  SELECT EXISTS (SELECT FROM pg_stat_get_activity(is_backend.pid)) AND is_backend.pid IS NOT NULL -- asked for none, it answers all
 $$;

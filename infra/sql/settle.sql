@@ -13,8 +13,7 @@ BEGIN
   PERFORM cronce.drain(self, 2000);
   UPDATE cronce.run r SET
       status = CASE WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE p ->> 'status' END,
-      final = p ->> 'status' = 'cancelled' OR r.cancel_requested_at IS NOT NULL OR (p ->> 'final')::boolean
-              OR (p ->> 'status' = 'lost' AND r.after_lost = 'hold') OR r.attempt >= r.max_attempts,
+      final = cronce.is_final(r, p ->> 'status', (p ->> 'final')::boolean),
       error = nullif(p -> 'error', 'null'),
       finished_at = greatest(coalesce((p ->> 'now')::timestamptz, clock_timestamp()), r.started_at),
       publish_after = clock_timestamp() + interval '30 s',

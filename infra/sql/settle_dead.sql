@@ -11,7 +11,7 @@ BEGIN
     CONTINUE WHEN NOT cronce.drain(one.id, 5000);
     RETURN QUERY UPDATE cronce.run r SET
         status = CASE WHEN r.cancel_requested_at IS NULL THEN 'lost' ELSE 'cancelled' END,
-        final = r.cancel_requested_at IS NOT NULL OR r.after_lost = 'hold' OR r.attempt >= r.max_attempts,
+        final = cronce.is_final(r, 'lost', false),
         finished_at = greatest(at, r.started_at),
         publish_after = clock_timestamp() + interval '30 s',
         delay_until = CASE WHEN r.lock_delay_ms > 0

@@ -3,6 +3,7 @@ import type { Context } from 'aws-lambda';
 import { coordinate, refuse, type Coordinator } from '../coordinate.ts';
 import type { Registry } from '../job.ts';
 import { matches } from '../calendar/occurrences.ts';
+import type { Observer } from '../observe/observer.ts';
 import { loadDriver } from '../postgres/driver.ts';
 import { deservesRetry, type RunRecord } from '../run.ts';
 import { readSettings, type Settings } from '../settings.ts';
@@ -64,7 +65,7 @@ async function runOf(
   return coordinate(delivery, context.getRemainingTimeInMillis(), coordinator);
 }
 
-export function coordinatorOf(settings: Settings): Coordinator {
+export function coordinatorOf(settings: Settings, observers: readonly Observer[] = []): Coordinator {
   return {
     target: settings.target,
     deployment: settings.deployment,
@@ -73,6 +74,7 @@ export function coordinatorOf(settings: Settings): Coordinator {
     retentionMs: settings.retentionMs,
     sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],
     logger: new Logger({ serviceName: 'cronce', logLevel: settings.logLevel }),
+    observers,
   };
 }
 

@@ -1,5 +1,6 @@
 import type { Context } from 'aws-lambda';
 import type { Registry } from '../job.ts';
+import type { Observer } from '../observe/observer.ts';
 import { invoker } from '../operate/invoke.ts';
 import { readSettings } from '../settings.ts';
 import { coordinatorOf, getReady, invoke, type Answer } from './invocation.ts';
@@ -8,6 +9,8 @@ import { reported } from './reported.ts';
 export interface Deployed {
   /** The jobs of this deployment, from `defineJobs`. */
   readonly registry: Registry;
+  /** Who sees every step of its runs: metrics, spans, lines of your own. */
+  readonly observers?: readonly Observer[];
 }
 
 /** What Lambda calls for an event that is no request. */
@@ -20,11 +23,11 @@ export type EventHandler = (event: unknown, context: Context) => Promise<Answer>
  * The handler throws where Lambda should deliver the event again (an attempt is left), and where nothing could be
  * recorded; the first has been recorded and published by then.
  */
-export function scheduledHandler({ registry }: Deployed): EventHandler {
+export function scheduledHandler({ registry, observers }: Deployed): EventHandler {
   getReady(registry);
   return reported(async (event: unknown, context: Context): Promise<Answer> => {
     const settings = readSettings();
-    const coordinator = { ...coordinatorOf(settings), deliver: invoker(settings.http) };
+    const coordinator = { ...coordinatorOf(settings, observers), deliver: invoker(settings.http) };
     return invoke(event, context, coordinator, { registry, ownJob: settings.ownJob });
   });
 }

@@ -1,5 +1,5 @@
 import { schemaVersion } from '../path/claim.ts';
-import { ask, jsonText } from '../postgres/call.ts';
+import { ask, jsonText, quoted } from '../postgres/call.ts';
 import { isoTime, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import {
@@ -174,5 +174,5 @@ function equal(session: Session, column: string, value: string | undefined): str
 }
 
 function texts(session: Session, all: readonly string[]): string {
-  return `ARRAY(SELECT jsonb_array_elements_text(${session.literal(JSON.stringify(all))}::jsonb))`;
+  return `ARRAY(SELECT jsonb_array_elements_text(${quoted(session, { json: all })}))`;
 }

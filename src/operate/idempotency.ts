@@ -1,5 +1,5 @@
 import { schemaVersion } from '../path/claim.ts';
-import { change } from '../postgres/call.ts';
+import { call, change } from '../postgres/call.ts';
 import { isoTime } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import type { Json } from '../run.ts';
@@ -34,8 +34,8 @@ const lostAfterMs = 7 * 3_600_000;
 export async function takeKey(session: Session, request: KeyedRequest): Promise<KeyState> {
   const { keepMs, ...of } = request;
   const before = new Date(Date.now() - keepMs).toISOString();
-  const given = JSON.stringify({ ...of, schema: schemaVersion, patienceMs, lostAfterMs, before });
-  const answer = await change<KeyState>(session, `cronce.take_key(${session.literal(given)}::jsonb)`);
+  const given = { ...of, schema: schemaVersion, patienceMs, lostAfterMs, before };
+  const answer = await change<KeyState>(session, call(session, 'take_key', { json: given }));
   return answer.state === 'taken' ? { ...answer, scheduledFor: isoTime(answer.scheduledFor) } : answer;
 }
 
@@ -45,6 +45,5 @@ export async function settleKey(
   { deployment, key }: KeyedRequest,
   handed: boolean,
 ): Promise<void> {
-  const names = `${session.literal(deployment)}, ${session.literal(key)}`;
-  await change(session, `to_jsonb(cronce.settle_key(${names}, ${handed}))`);
+  await change(session, `to_jsonb(${call(session, 'settle_key', deployment, key, handed)})`);
 }

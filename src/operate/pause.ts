@@ -1,4 +1,4 @@
-import { change } from '../postgres/call.ts';
+import { call, change } from '../postgres/call.ts';
 import { isoTime } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import { unnamedDeployment } from '../run.ts';
@@ -28,9 +28,7 @@ export async function pauseJob(
   reason: string | null,
   deployment: string = unnamedDeployment,
 ): Promise<PauseState> {
-  const why = reason === null ? 'NULL' : session.literal(reason);
-  const call = `cronce.pause_job(${session.literal(job)}, ${session.literal(by)}, ${why}, NULL, ${session.literal(deployment)})`;
-  return stateAfter(session, call, job);
+  return stateAfter(session, call(session, 'pause_job', job, by, reason, null, deployment), job);
 }
 
 /** One that is not paused stays as it is. */
@@ -40,15 +38,11 @@ export async function resumeJob(
   by: string,
   deployment: string = unnamedDeployment,
 ): Promise<PauseState> {
-  return stateAfter(
-    session,
-    `cronce.resume_job(${session.literal(job)}, ${session.literal(by)}, NULL, ${session.literal(deployment)})`,
-    job,
-  );
+  return stateAfter(session, call(session, 'resume_job', job, by, null, deployment), job);
 }
 
-async function stateAfter(session: Session, call: string, job: string): Promise<PauseState> {
-  const row = await change<JobRow | null>(session, `to_jsonb(${call})`);
+async function stateAfter(session: Session, changed: string, job: string): Promise<PauseState> {
+  const row = await change<JobRow | null>(session, `to_jsonb(${changed})`);
   if (!row?.paused_at || !row.paused_by) return { job, paused: null };
   return { job, paused: { at: isoTime(row.paused_at), by: row.paused_by, reason: row.pause_reason } };
 }

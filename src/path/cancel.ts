@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { callSql } from '../postgres/call.ts';
+import { call, callSql, quoted } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import { isOver, type RunRecord } from '../run.ts';
@@ -29,10 +29,7 @@ export async function cancelRun(
   runId: string,
   { by, graceMs }: CancelOptions,
 ): Promise<RunRecord | undefined> {
-  const asked = await ask(
-    session,
-    `cronce.request_cancel(${session.literal(runId)}, ${session.literal(by)})`,
-  );
+  const asked = await ask(session, call(session, 'request_cancel', runId, by));
   return asked && !isOver(asked) ? await endWithin(session, runId, by, graceMs) : asked;
 }
 
@@ -47,14 +44,14 @@ export async function endWithin(
   while (performance.now() < until) {
     const run = await ask(
       session,
-      `(SELECT cronce.record(r) FROM cronce.run r WHERE r.id = ${session.literal(runId)})`,
+      `(SELECT cronce.record(r) FROM cronce.run r WHERE r.id = ${quoted(session, runId)})`,
     );
     if (!run || isOver(run)) return run;
     await delay(lookMs);
   }
   const error = { name: 'Stop', message: `cancelled by ${by}`, code: 'cancelled' };
-  const verdict = session.literal(JSON.stringify({ id: runId, status: 'cancelled', final: true, error }));
-  return ask(session, `cronce.settle(${verdict}::jsonb)`);
+  const verdict = { id: runId, status: 'cancelled', final: true, error };
+  return ask(session, call(session, 'settle', { json: verdict }));
 }
 
 async function ask(session: Session, expression: string): Promise<RunRecord | undefined> {

@@ -1,9 +1,8 @@
 import type { QueryResult } from '../postgres/driver.ts';
 import type { LockNames } from '../lock-name.ts';
 import type { RunError, RunRecord } from '../run.ts';
-import type { Session } from '../postgres/session.ts';
 import type { Delivery } from './trigger.ts';
-import { callSql, transaction } from '../postgres/call.ts';
+import { type Argument, call, callSql, transaction, type Quoting } from '../postgres/call.ts';
 import { claimLimitMs, obstacleMs, patienceMs } from './limits.ts';
 import { toRecord, answerOf } from '../postgres/record.ts';
 
@@ -52,33 +51,32 @@ export interface ClaimRequest {
  * T0, as one run of statements. What `cronce.claim` decides is in infra/sql. The server looks for a client that has gone
  * only in statements that begin with that setting, so it comes before the claim, which may wait for minutes.
  */
-export function claimSql(session: Literals, request: ClaimRequest): string {
-  const keep = `SELECT cronce.keep_session(${request.leaseMs})`;
-  return transaction([keep, `SELECT cronce.claim(${claimLiteral(session, request)}) AS claimed`], {
+export function claimSql(session: Quoting, request: ClaimRequest): string {
+  const keep = `SELECT ${call(session, 'keep_session', request.leaseMs)}`;
+  return transaction([keep, `SELECT ${call(session, 'claim', claimJson(request))} AS claimed`], {
     lockMs: obstacleMs,
     statementMs: claimLimitMs + request.waitMs + 1_000,
   });
 }
 
 /** For a delivery that could not get through its claim: a record that says so, and leaves the slot owed. */
-export function turnAwaySql(session: Literals, request: ClaimRequest, why: string): string {
-  return callSql(`cronce.turn_away(${claimLiteral(session, request)}, ${session.literal(why)})`, 'recorded');
+export function turnAwaySql(session: Quoting, request: ClaimRequest, why: string): string {
+  return callSql(call(session, 'turn_away', claimJson(request), why), 'recorded');
 }
 
 /** For a delivery that can't be run as it is: failed, for good. */
-export function refuseSql(session: Literals, request: Omit<ClaimRequest, 'lock'>, error: RunError): string {
+export function refuseSql(session: Quoting, request: Omit<ClaimRequest, 'lock'>, error: RunError): string {
   const lock = { name: request.delivery.job.name, keys: [], guard: 0n };
-  const literal = claimLiteral(session, { ...request, lock });
-  return callSql(`cronce.refuse(${literal}, ${session.literal(JSON.stringify(error))}::jsonb)`, 'recorded');
+  const refused = call(session, 'refuse', claimJson({ ...request, lock }), { json: error });
+  return callSql(refused, 'recorded');
 }
 
-type Literals = Pick<Session, 'literal'>;
-
-function claimLiteral(session: Literals, request: ClaimRequest): string {
-  return `${session.literal(JSON.stringify(claimJson(request)))}::jsonb`;
+/** What a claim is told, as the argument of the function that reads it. */
+function claimJson(request: ClaimRequest): Argument {
+  return { json: claimFields(request) };
 }
 
-function claimJson({ delivery, lock, ...request }: ClaimRequest): object {
+function claimFields({ delivery, lock, ...request }: ClaimRequest): object {
   const { job } = delivery;
   return {
     schema: schemaVersion,

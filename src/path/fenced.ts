@@ -5,7 +5,7 @@ import {
   PostgresError,
   TransactionAborted,
 } from '../postgres/errors.ts';
-import { begin, limitsSql } from '../postgres/call.ts';
+import { begin, call, limitsSql } from '../postgres/call.ts';
 import { elapsedMs, type Moment } from '../postgres/moment.ts';
 import { answerOf } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
@@ -105,7 +105,7 @@ async function beginFenced(session: Session, options: FencedOptions): Promise<nu
   const sql = [
     begin,
     limitsSql({ statementMs: timeLeftMs(), lockMs: limitMs, idleMs: leaseMs }),
-    `SELECT pg_catalog.json_build_object('stands', cronce.begin_fenced(${session.literal(run.id)}, ${leaseMs}),` +
+    `SELECT pg_catalog.json_build_object('stands', ${call(session, 'begin_fenced', run.id, leaseMs)},` +
       ` 'pid', pg_catalog.pg_backend_pid()) AS begun`,
     'SET LOCAL lock_timeout TO DEFAULT',
   ].join('; ');
@@ -129,7 +129,7 @@ async function commit(session: Session, { run, timeLeftMs }: FencedOptions): Pro
     `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(timeLeftMs()))}`,
     'SET CONSTRAINTS ALL IMMEDIATE',
     'SET LOCAL ROLE NONE',
-    `SELECT cronce.demand_fence(${session.literal(run.id)}) AS stands`,
+    `SELECT ${call(session, 'demand_fence', run.id)} AS stands`,
     'COMMIT',
   ].join('; ');
   await session.send(sql, Math.max(1, timeLeftMs())).catch((error: unknown) => {

@@ -1,5 +1,5 @@
 import type { QueryResult } from '../postgres/driver.ts';
-import { begin, callSql, limitsSql } from '../postgres/call.ts';
+import { begin, call, callSql, limitsSql, type Quoting } from '../postgres/call.ts';
 import { answerOf } from '../postgres/record.ts';
 import { ConnectionLost, PostgresError, TransactionAborted } from '../postgres/errors.ts';
 import { elapsedMs, type Moment } from '../postgres/moment.ts';
@@ -23,7 +23,7 @@ export { checkLocks, LockNameError, lockKey, lockOf, type LockNames } from '../l
 
 /** T1, as one run of statements, to follow T0 in the same message. It stays open: it is the lock. */
 export function enterSql(
-  session: Pick<Session, 'literal'>,
+  session: Quoting,
   runId: string,
   limits: { leaseMs: number; workMs: number },
 ): string {
@@ -31,7 +31,7 @@ export function enterSql(
   return [
     begin,
     limitsSql({ statementMs: enterLimitMs, lockMs: enterWaitMs, idleMs: leaseMs }),
-    `SELECT cronce.enter(${session.literal(runId)}) AS entered`,
+    `SELECT ${call(session, 'enter', runId)} AS entered`,
     'SET LOCAL lock_timeout TO DEFAULT',
     `SET LOCAL statement_timeout = ${Math.max(1, Math.ceil(workMs))}`,
     'SAVEPOINT work',
@@ -206,7 +206,7 @@ class Keeper implements HeldLock {
       'SET LOCAL statement_timeout = 0',
       'SET LOCAL ROLE NONE',
       `SET LOCAL lock_timeout = ${Math.ceil(this.#beatMs / 2)}`,
-      `SELECT cronce.beat(${this.#session.literal(runId)}) AS beat`,
+      `SELECT ${call(this.#session, 'beat', runId)} AS beat`,
       'ROLLBACK TO cronce_beat',
       'RELEASE cronce_beat',
       `SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '${leaseMs}', true) AS lease`,
@@ -230,9 +230,9 @@ class Keeper implements HeldLock {
     this.#watching = true;
     try {
       this.#watch ??= await this.#options.openWatch();
-      const run = this.#watch.literal(this.#options.runId);
-      const sql = callSql(`cronce.watch(${this.#options.pid}, ${this.#options.lockKey}, ${run})`, 'watched');
-      const results = await this.#watch.send(sql, this.#options.leaseMs);
+      const { pid, lockKey, runId, leaseMs } = this.#options;
+      const seeing = call(this.#watch, 'watch', pid, BigInt(lockKey), runId);
+      const results = await this.#watch.send(callSql(seeing, 'watched'), leaseMs);
       const seen = answerOf<(Heard & { atWork: boolean }) | null>(results, 'watched');
       if (seen?.atWork) this.#watched = this.#watch.answeredMessageSentAt;
       this.#heed(seen);

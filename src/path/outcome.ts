@@ -1,6 +1,6 @@
 import type { QueryResult } from '../postgres/driver.ts';
 import { captureError, captureText, captureValue, isA } from '../capture.ts';
-import { callSql, limitsSql } from '../postgres/call.ts';
+import { call, callSql, limitsSql } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import {
   CancelRequested,
@@ -214,20 +214,17 @@ async function recordMinimal(refused: unknown, verdict: Verdict, options: Record
 }
 
 async function settle(session: Session, verdict: Verdict, options: Recording): Promise<RunRecord> {
-  const literal = session.literal(JSON.stringify(outcomeJson(verdict, options)));
+  const settled = call(session, 'settle', { json: outcomeJson(verdict, options) });
   const limitMs = Math.max(lookMs / 2, Math.min(outsideMs, options.timeLeftMs()));
-  const results = await session.send(
-    `ROLLBACK; ${callSql(`cronce.settle(${literal}::jsonb)`, 'settled', limitMs)}`,
-    limitMs,
-  );
+  const results = await session.send(`ROLLBACK; ${callSql(settled, 'settled', limitMs)}`, limitMs);
   return toRecord(answerOf<RunRecord>(results, 'settled'));
 }
 
 /** As ourselves: the job may have become another role, and set limits of its own. */
 function finishSql(verdict: Verdict, options: Recording): string[] {
-  const literal = options.session.literal(JSON.stringify(outcomeJson(verdict, options)));
+  const finished = call(options.session, 'finish', { json: outcomeJson(verdict, options) });
   const limits = { statementMs: outsideMs, lockMs: outsideMs * 0.8, idleMs: options.run.leaseMs ?? 0 };
-  return ['SET LOCAL ROLE NONE', limitsSql(limits), `SELECT cronce.finish(${literal}::jsonb) AS finished`];
+  return ['SET LOCAL ROLE NONE', limitsSql(limits), `SELECT ${finished} AS finished`];
 }
 
 function outcomeJson(verdict: Verdict, options: Recording): object {

@@ -1,4 +1,4 @@
-import { change } from '../postgres/call.ts';
+import { call, change, quoted } from '../postgres/call.ts';
 import { toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import type { RunRecord } from '../run.ts';
@@ -42,19 +42,16 @@ interface Owing {
 /** The next slot to be delivered, which counts as asked for from now on. */
 export async function nextOwed(session: Session, owing: Owing): Promise<RunRecord | null> {
   const { deployment, job, retentionMs, now } = owing;
-  const at = now ? `${session.literal(now.toISOString())}::timestamptz` : 'clock_timestamp()';
-  const since = retentionMs === null ? 'NULL' : `${at} - ${retentionMs} * interval '1 ms'`;
-  const of = `${session.literal(deployment)}, ${session.literal(job)}`;
-  const found = await change<RunRecord | null>(
-    session,
-    `cronce.next_owed(${of}, ${patienceMs}, ${at}, ${since})`,
-  );
+  const at = { sql: now ? quoted(session, now) : 'clock_timestamp()' };
+  const since = retentionMs === null ? null : { sql: `${at.sql} - ${retentionMs} * interval '1 ms'` };
+  const asked = call(session, 'next_owed', deployment, job, patienceMs, at, since);
+  const found = await change<RunRecord | null>(session, asked);
   return found && toRecord(found);
 }
 
 /** Takes that back. */
 export async function notAsked(session: Session, { id }: RunRecord): Promise<void> {
-  await change(session, `cronce.not_asked(${session.literal(id)})`);
+  await change(session, call(session, 'not_asked', id));
 }
 
 /**

@@ -1,7 +1,9 @@
 import { captureText } from '../capture.ts';
-import { begin, limitsSql, transaction } from '../postgres/call.ts';
+import { begin, call, limitsSql, transaction } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
+import type { Observer } from '../observe/observer.ts';
+import { Observers } from '../observe/observers.ts';
 import { unnamedDeployment, type Logger, type PublishError, type RunRecord } from '../run.ts';
 
 /**
@@ -32,6 +34,8 @@ export interface PublishOptions {
   /** Besides the log, which is always one. */
   readonly sinks: readonly Sink[];
   readonly logger: Logger;
+  /** Who else sees what becomes of runs. */
+  readonly observers?: readonly Observer[];
   /** For all sinks of one relay together, ms: so long a dead bus may delay a run, and no longer. */
   readonly timeoutMs: number;
   /** Whose outcomes: service and stage. */
@@ -46,25 +50,6 @@ const batch = 10;
 /** The log takes any number. */
 const logBatch = 200;
 
-/** The one structured log line of an outcome: everything but what the job was given and what it answered. */
-export function logOutcome(run: RunRecord, logger: Logger): void {
-  const { params, output, error, ...fields } = run;
-  const line = {
-    run: error
-      ? { ...fields, error: { name: error.name, message: error.message, code: error.code } }
-      : fields,
-  };
-  const what = `${run.job} ${run.status}${run.skipReason ? ` (${run.skipReason})` : ''}`;
-  if (
-    run.status === 'failed' ||
-    run.status === 'timed_out' ||
-    run.status === 'lost' ||
-    run.status === 'missed'
-  )
-    logger.error(what, line);
-  else logger.info(what, line);
-}
-
 /**
  * Tells what this invocation has recorded (its own run, the dead predecessors it settled), and with it what others had to
  * leave behind. Never throws: a sink that fails fails no run. With the log alone it costs no round trip, with sinks one: the
@@ -77,14 +62,20 @@ export async function publish(
 ): Promise<void> {
   const { deployment: ours = unnamedDeployment } = options;
   const own = runs.filter(({ deployment }) => deployment === ours); // another's dead run is told by its own sweep
-  for (const run of own) logOutcome(run, options.logger);
+  const observers = new Observers(options.logger, options.observers);
+  for (const run of own) observers.tell('recorded', run);
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options, 'farewell');
-  else if (!session.lost.aborted) await session.farewell(stampSql(ids));
+  else if (!session.lost.aborted) await session.farewell(stampSql(session, ids));
 }
 
-function stampSql(ids: readonly string[]): string {
-  const stamp = `SELECT cronce.mark_told('{${ids.join(',')}}')`;
+/** Of uuids, as an array's text. */
+function listOf(ids: readonly string[]): string {
+  return `{${ids.join(',')}}`;
+}
+
+function stampSql(session: Session, ids: readonly string[]): string {
+  const stamp = `SELECT ${call(session, 'mark_told', listOf(ids))}`;
   const limits = { statementMs: markMs, lockMs: markMs / 2 };
   return `ROLLBACK; ${transaction(['SET LOCAL synchronous_commit = off', stamp], limits)}`;
 }
@@ -146,7 +137,7 @@ async function relayBatch(
 ): Promise<Relayed> {
   const due = await takeDue(session, told, options);
   const stamps = await deliver(due, told, options);
-  const stamp = `SELECT cronce.mark_published(${session.literal(JSON.stringify(stamps))}::jsonb); COMMIT`;
+  const stamp = `SELECT ${call(session, 'mark_published', { json: stamps })}; COMMIT`;
   if (stamping === 'farewell') await session.farewell(stamp);
   else await session.send(stamp, Math.max(options.timeoutMs, markMs));
   for (const { id, error } of stamps.filter(({ givenUp }) => givenUp))
@@ -160,11 +151,12 @@ const markMs = 2_000;
 async function takeDue(session: Session, told: readonly string[], options: PublishOptions): Promise<Due[]> {
   const { timeoutMs, deployment = unnamedDeployment, sinks } = options;
   const limits = { statementMs: timeoutMs, lockMs: timeoutMs * 0.8, idleMs: timeoutMs * 2 + 5_000 };
+  const most = sinks.length > 0 ? batch : logBatch;
   const sql = [
     'ROLLBACK',
     begin,
     limitsSql(limits),
-    `SELECT cronce.take_unpublished('{${told.join(',')}}', ${sinks.length > 0 ? batch : logBatch}, ${session.literal(deployment)}) AS due`,
+    `SELECT ${call(session, 'take_unpublished', listOf(told), most, deployment)} AS due`,
   ].join('; ');
   const results = await session.send(sql, timeoutMs);
   return answerOf<Due[]>(results, 'due').map((one) => ({ ...one, run: toRecord(one.run) }));
@@ -177,7 +169,8 @@ async function deliver(
 ): Promise<Stamp[]> {
   const signal = AbortSignal.timeout(options.timeoutMs);
   for (const { run, sentTo } of due)
-    if (!sentTo.includes(logName) && !told.includes(run.id)) logOutcome(run, options.logger);
+    if (!sentTo.includes(logName) && !told.includes(run.id))
+      new Observers(options.logger, options.observers).tell('recorded', run);
   const tries = await Promise.all(options.sinks.map(async (sink) => tryAt(sink, due, signal)));
   for (const one of tries) logRefusals(one, options.logger);
   return due.map((one) => stampOf(one, tries));

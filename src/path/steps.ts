@@ -29,6 +29,8 @@ import { recordOutcome } from './outcome.ts';
 import { askFor, longestChain, nextOwed, notAsked, passesOn } from './owed.ts';
 import type { Target } from '../postgres/driver.ts';
 import { ConnectionLost, NoAnswer, poolCure, PostgresError, SchemaMismatch } from '../postgres/errors.ts';
+import type { Observer } from '../observe/observer.ts';
+import { Observers } from '../observe/observers.ts';
 import { patiently } from '../postgres/patience.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import { Session } from '../postgres/session.ts';
@@ -48,6 +50,8 @@ export interface Coordinator {
   readonly sinks: readonly Sink[];
   readonly publishTimeoutMs: number;
   readonly logger: Logger;
+  /** Who else sees every step of a run. */
+  readonly observers?: readonly Observer[];
   /** Hands a run to its job's function: where slots are owed, each run asks for the next. Absent, only the sweep does. */
   readonly deliver?: (request: RunRequest) => Promise<void>;
   /** How long the sweep keeps records, ms: a slot that was due earlier is too late, and owed no more. Absent, none is. */
@@ -85,6 +89,7 @@ export class Path {
   readonly #deployment: string;
   readonly #leaseMs: number;
   readonly #endsAt: number;
+  readonly #observers: Observers;
 
   constructor(delivery: Delivery, timeLeftMs: number, coordinator: Coordinator) {
     this.#delivery = delivery;
@@ -92,6 +97,7 @@ export class Path {
     this.#deployment = coordinator.deployment ?? unnamedDeployment;
     this.#leaseMs = delivery.job.leaseMs ?? coordinator.leaseMs;
     this.#endsAt = performance.now() + timeLeftMs;
+    this.#observers = new Observers(coordinator.logger, coordinator.observers);
   }
 
   readonly openSession = async (): Promise<Session> =>
@@ -103,12 +109,16 @@ export class Path {
   }
 
   async claim(): Promise<Claim> {
-    return this.#begin(async (session) => this.#claimAndLock(session));
+    const claim = await this.#begin(async (session) => this.#claimAndLock(session));
+    this.#observers.tell('claimed', claim.run);
+    return claim;
   }
 
   /** Records that it can't be run. */
   async refuse(error: unknown): Promise<Claim> {
-    return this.#begin(async (session) => this.#refuse(session, uuidV7(), error));
+    const claim = await this.#begin(async (session) => this.#refuse(session, uuidV7(), error));
+    this.#observers.tell('claimed', claim.run);
+    return claim;
   }
 
   /**
@@ -240,6 +250,7 @@ export class Path {
     const { session, run, restMs, pid } = claim;
     const hold = { runId: run.id, pid, lockKey: run.lockKey ?? '', leaseMs: this.#leaseMs };
     const lock = await holdLock(session, { ...hold, openWatch: this.openSession });
+    this.#observers.tell('entered', run);
     const timeMs = Math.min(this.#delivery.job.timeoutMs, this.#workMs() - restMs);
     return { claim, lock, timeMs, endsAt: performance.now() + restMs + timeMs };
   }
@@ -249,7 +260,10 @@ export class Path {
     const { logger } = this.#coordinator;
     const { work } = this.#delivery.job;
     const { openSession } = this;
-    return performWork({ run, work, session, pid, lock, timeMs, graceMs, restMs, logger, openSession });
+    const options = { run, work, session, pid, lock, timeMs, graceMs, restMs, logger, openSession };
+    const result = await performWork(options);
+    this.#observers.tell('performed', run, result.kind);
+    return result;
   }
 
   async record({ claim: { run, session }, lock, endsAt }: Held, result: WorkResult): Promise<RunRecord> {
@@ -267,11 +281,18 @@ export class Path {
 
   /** With the run those dead predecessors that its claim has settled. */
   async publish({ session, settled }: Claim, run: RunRecord): Promise<void> {
-    const { logger, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
+    const { logger, observers, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
     const usable =
       session.lost.aborted && sinks.length > 0 ? await this.openSession().catch(() => session) : session;
-    const options = { sinks, logger, timeoutMs, deployment: this.#deployment };
+    const options = {
+      sinks,
+      logger,
+      timeoutMs,
+      deployment: this.#deployment,
+      ...(observers && { observers }),
+    };
     await publish(usable, [...settled, run], options);
+    this.#observers.tell('published', run);
     if (usable !== session) await usable.close();
   }
 

@@ -67,6 +67,26 @@ async function answer<T>(session: Session, beginning: string, expression: string
   }
 }
 
+/** What a function of ours may be given. */
+export type Argument =
+  string | number | bigint | boolean | Date | null | { readonly json: unknown } | { readonly sql: string };
+
+/** Whose escaping counts: that of the connection's driver. */
+export type Quoting = Pick<Session, 'literal'>;
+
+/** `cronce.name(…)`, with its arguments quoted: the one place where a value becomes SQL. */
+export function call(session: Quoting, name: string, ...given: readonly Argument[]): string {
+  return `cronce.${name}(${given.map((argument) => quoted(session, argument)).join(', ')})`;
+}
+
+export function quoted(session: Quoting, argument: Argument): string {
+  if (argument === null) return 'NULL';
+  if (typeof argument === 'string') return session.literal(argument);
+  if (typeof argument !== 'object') return String(argument);
+  if (argument instanceof Date) return `${session.literal(argument.toISOString())}::timestamptz`;
+  return 'sql' in argument ? argument.sql : `${session.literal(JSON.stringify(argument.json))}::jsonb`;
+}
+
 /** A text as JSON has it: there also NUL can be written, so that the server, and not the protocol, refuses it. */
 export function jsonText(session: Session, text: string): string {
   return `(${session.literal(JSON.stringify([text]))}::jsonb ->> 0)`;

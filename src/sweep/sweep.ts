@@ -2,11 +2,12 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Accounts } from './accounts.ts';
 import { declareJob, type Job, type Registry, type Transaction, type WorkContext } from '../job.ts';
 import { gapMs as startGapMs } from '../path/limits.ts';
+import { Observers } from '../observe/observers.ts';
 import { askFor, patienceMs } from '../path/owed.ts';
 import { callSql } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
-import { logOutcome, relay, type PublishOptions } from '../path/publish.ts';
+import { relay, type PublishOptions } from '../path/publish.ts';
 import { unnamedDeployment, type RunRecord } from '../run.ts';
 import type { RunRequest } from '../path/trigger.ts';
 
@@ -316,7 +317,8 @@ class Sweep {
   /** Outcomes that this sweep has recorded are told as any others are. */
   async #records(call: string, values: readonly unknown[]): Promise<RunRecord[]> {
     const records = (await this.#write<RunRecord[]>(call, values)).map(toRecord);
-    for (const run of records) logOutcome(run, this.#options.logger);
+    const observers = new Observers(this.#options.logger, this.#options.observers);
+    for (const run of records) observers.tell('recorded', run);
     this.#told.push(...records.map(({ id }) => id));
     return records;
   }

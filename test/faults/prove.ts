@@ -495,14 +495,14 @@ export const breaks: readonly Break[] = [
   },
   {
     promise: 'the last attempt is tried again',
-    file: 'infra/sql/settle.sql',
-    edits: [[' OR r.attempt >= r.max_attempts,', ',']],
+    file: 'infra/sql/is_final.sql',
+    edits: [['      OR r.attempt >= r.max_attempts\n', '']],
     red: ['sql-outcome', 'settle of the last attempt'],
   },
   {
     promise: 'a slot on hold runs again',
-    file: 'infra/sql/settle.sql',
-    edits: [["(p ->> 'status' = 'lost' AND r.after_lost = 'hold')", 'false']],
+    file: 'infra/sql/is_final.sql',
+    edits: [["(outcome = 'lost' AND r.after_lost = 'hold')", 'false']],
     red: ['sql-outcome', 'settle lost, to be held'],
   },
   {
@@ -637,14 +637,14 @@ export const breaks: readonly Break[] = [
   },
   {
     promise: 'lost is logged as information',
-    file: 'src/path/publish.ts',
-    edits: [["    run.status === 'lost' ||\n", '']],
+    file: 'src/observe/log-line.ts',
+    edits: [["'lost', ", '']],
     red: ['publish', 'lost'],
   },
   {
     promise: 'timed_out is logged as information',
-    file: 'src/path/publish.ts',
-    edits: [["    run.status === 'timed_out' ||\n", '']],
+    file: 'src/observe/log-line.ts',
+    edits: [["'timed_out', ", '']],
     red: ['publish', 'timed_out'],
   },
 ];
