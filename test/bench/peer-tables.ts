@@ -107,7 +107,7 @@ function stormTables(storms: Storms): string {
   const all = thousands(storms.deliveries);
   const rounds = storms.found[0]?.rounds.length ?? 0;
   return (
-    `One slot, ${all} deliveries at once, ${rounds} rounds with a slot each:\n\n${stormTable(storms, 'one slot')}\n` +
+    `One slot, ${all} deliveries at once${rounds > 1 ? `, ${rounds} rounds with a slot each` : ''}:\n\n${stormTable(storms, 'one slot')}\n` +
     `${all} jobs due within a minute, one delivery each, all contestants in the same minute:\n\n${stormTable(storms, 'a minute')}\n` +
     `What was thrown:\n\n${thrownList(storms.found)}`
   );
@@ -116,13 +116,13 @@ function stormTables(storms: Storms): string {
 function stormTable({ found }: Storms, what: Storm['what']): string {
   const mine = found.filter((one) => one.what === what);
   const bare = mine.find(({ peer, road }) => peer === 'bare recipe' && road === 'straight');
-  const times = (of: keyof Storm['rounds'][number], { rounds }: Storm) =>
-    shown(
-      ratio(
-        rounds.map((round) => round[of]),
-        bare?.rounds.map((round) => round[of]) ?? [],
-      ),
+  const times = (of: keyof Storm['rounds'][number], { rounds }: Storm) => {
+    const spread = ratio(
+      rounds.map((round) => round[of]),
+      bare?.rounds.map((round) => round[of]) ?? [],
     );
+    return rounds.length > 1 ? shown(spread) : spread.median.toFixed(2); // one has no quartiles
+  };
   const rows = mine.map((one) => [
     `${one.peer}, ${one.road}`,
     one.rounds.map(({ works }) => thousands(works)).join(' · '),
