@@ -2,7 +2,7 @@ import { defineConfig } from 'vitest/config';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
 /** Where no run of before says how long each file takes, those that take minutes begin: the last to end ends alone. */
-const longest = /(?:interleavings|faults)\.test\.ts$/;
+const longest = /(?:interleavings|faults\/campaign)\.test\.ts$/;
 
 class LongestFirst extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
