@@ -1,6 +1,7 @@
 /** What was measured beside peers, as Markdown. */
 import type { PeerResults, UnderPeers } from './kept.ts';
 import { shown, table } from './markdown.ts';
+import { ratio } from './pairs.ts';
 import {
   faults,
   lateAtS,
@@ -104,8 +105,9 @@ const thousands = (value: number): string => value.toLocaleString('en');
 
 function stormTables(storms: Storms): string {
   const all = thousands(storms.deliveries);
+  const rounds = storms.found[0]?.rounds.length ?? 0;
   return (
-    `One slot, ${all} deliveries at once:\n\n${stormTable(storms, 'one slot')}\n` +
+    `One slot, ${all} deliveries at once${rounds > 1 ? `, ${rounds} rounds with a slot each` : ''}:\n\n${stormTable(storms, 'one slot')}\n` +
     `${all} jobs due within a minute, one delivery each, all contestants in the same minute:\n\n${stormTable(storms, 'a minute')}\n` +
     `What was thrown:\n\n${thrownList(storms.found)}`
   );
@@ -114,14 +116,23 @@ function stormTables(storms: Storms): string {
 function stormTable({ found }: Storms, what: Storm['what']): string {
   const mine = found.filter((one) => one.what === what);
   const bare = mine.find(({ peer, road }) => peer === 'bare recipe' && road === 'straight');
-  const rows = mine.map(({ peer, road, works, thrown, ms, wholeMs }) => [
-    `${peer}, ${road}`,
-    thousands(works),
-    thousands(thrownOf(thrown)),
-    (ms.median / (bare?.ms.median ?? NaN)).toFixed(2),
-    what === 'one slot' ? (wholeMs / (bare?.wholeMs ?? NaN)).toFixed(2) : '',
+  const times = (of: keyof Storm['rounds'][number], { rounds }: Storm) => {
+    const spread = ratio(
+      rounds.map((round) => round[of]),
+      bare?.rounds.map((round) => round[of]) ?? [],
+    );
+    return rounds.length > 1 ? shown(spread) : spread.median.toFixed(2); // one has no quartiles
+  };
+  const rows = mine.map((one) => [
+    `${one.peer}, ${one.road}`,
+    one.rounds.map(({ works }) => thousands(works)).join(' · '),
+    thousands(thrownOf(one.thrown)),
+    times('deliveryMs', one),
+    // A minute lasts a minute.
+    ...(what === 'one slot' ? [times('wholeMs', one)] : []),
   ]);
-  return table(['', 'works run', 'thrown', 'a delivery ÷ bare', 'all of them ÷ bare'], rows);
+  const head = ['', 'works run', 'thrown', 'a delivery ÷ bare'];
+  return table(what === 'one slot' ? [...head, 'all of them ÷ bare'] : head, rows);
 }
 
 function thrownOf(thrown: Storm['thrown']): number {

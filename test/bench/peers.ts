@@ -89,12 +89,14 @@ export interface Storm {
   readonly peer: PeerName;
   readonly road: 'straight' | 'pooled';
   readonly what: 'one slot' | 'a minute';
-  readonly works: number;
-  /** Messages, with how many deliveries each was thrown by. */
+  /** Messages, with how many deliveries each was thrown by, in all rounds. */
   readonly thrown: Readonly<Record<string, number>>;
-  readonly wholeMs: number;
-  /** Of a delivery. */
-  readonly ms: Spread;
+  readonly rounds: readonly {
+    readonly works: number;
+    readonly wholeMs: number;
+    /** Of a delivery, the median. */
+    readonly deliveryMs: number;
+  }[];
 }
 
 interface Of<T> {

@@ -1,6 +1,6 @@
 /**
  * Far more at one moment than the server has connections (100): one slot, delivered 1,000 times at once, by one contestant
- * after the other; and 1,000 jobs due within a minute, by all of them in the same minute. Straight, and through PgBouncer in
+ * after the other, in rounds whose order turns; and 1,000 jobs due within a minute, by all of them in the same minute. Straight, and through PgBouncer in
  * transaction mode with a pool of 20. A delivery that throws is not made again here: Lambda would.
  */
 import { fork, type ChildProcess } from 'node:child_process';
@@ -14,6 +14,7 @@ import type { MemberOrders, Told } from './member.ts';
 import type { Addresses, Peer } from './peer.ts';
 
 const count = 1_000;
+const rounds = 3;
 const minuteMs = 60_000;
 const limitMs = 300_000;
 /** A process has one thread, and a function a sandbox: several share what asks for CPU. A resident peer is one process. */
@@ -32,13 +33,21 @@ const pooled: readonly PeerName[] = ['Cronce', 'bare recipe by a transaction’s
 export async function storm(orders: Orders): Promise<Storms> {
   const contestants = contestantsOf(orders);
   const peers = all.filter((peer) => contestants.some((one) => one.peer === peer));
-  const found: Storm[] = [];
-  for (const contestant of contestants)
-    found.push(summed('one slot', contestant, await blow(contestant, oneSlot)));
-  const minute = await Promise.all(contestants.map(async (contestant) => blow(contestant, aMinute)));
-  for (const [n, contestant] of contestants.entries())
-    found.push(summed('a minute', contestant, minute[n] ?? []));
-  return { peers: peeredOf(orders, peers), deliveries: count, found };
+  const slots = contestants.map((): Told[][] => []);
+  for (let round = 0; round < rounds; round++)
+    for (let turn = 0; turn < contestants.length; turn++) {
+      const n = (turn + round) % contestants.length;
+      const contestant = contestants[n];
+      if (contestant) slots[n]?.push(await blow(contestant, oneSlotOf(round)));
+    }
+  const minute = await Promise.all(contestants.map(async (contestant) => [await blow(contestant, aMinute)]));
+  const found = (what: Storm['what'], told: readonly Told[][][]) =>
+    contestants.map((contestant, n) => summed(what, contestant, told[n] ?? []));
+  return {
+    peers: peeredOf(orders, peers),
+    deliveries: count,
+    found: [...found('one slot', slots), ...found('a minute', minute)],
+  };
 }
 
 function contestantsOf(orders: Orders): Contestant[] {
@@ -61,8 +70,9 @@ function contestantsOf(orders: Orders): Contestant[] {
 
 type Plan = (contestant: Contestant) => MemberOrders['deliveries'];
 
-function oneSlot({ road }: Contestant): MemberOrders['deliveries'] {
-  return Array.from({ length: count }, () => ({ job: 'storm', slot: `${road}-${process.pid}`, atMs: 0 }));
+function oneSlotOf(round: number): Plan {
+  return ({ road }) =>
+    Array.from({ length: count }, () => ({ job: 'storm', slot: `${road}-${process.pid}-${round}`, atMs: 0 }));
 }
 
 /** Of a queue for each job nothing would be learnt: where jobs are queues, they share one. */
@@ -101,17 +111,19 @@ async function startMember(orders: MemberOrders): Promise<ChildProcess> {
   return child;
 }
 
-function summed(what: Storm['what'], { peer, road }: Contestant, told: readonly Told[]): Storm {
+function summed(what: Storm['what'], { peer, road }: Contestant, told: readonly Told[][]): Storm {
   const thrown: Record<string, number> = {};
-  for (const [words, times] of told.flatMap((one) => Object.entries(one.thrown)))
+  for (const [words, times] of told.flat().flatMap((one) => Object.entries(one.thrown)))
     thrown[words] = (thrown[words] ?? 0) + times;
   return {
     peer: peer.name,
     road,
     what,
-    works: told.reduce((sum, { works }) => sum + works, 0),
     thrown,
-    wholeMs: Math.round(Math.max(...told.map(({ wholeMs }) => wholeMs))),
-    ms: spreadOf(told.flatMap(({ ms }) => ms)),
+    rounds: told.map((members) => ({
+      works: members.reduce((sum, { works }) => sum + works, 0),
+      wholeMs: Math.round(Math.max(...members.map(({ wholeMs }) => wholeMs))),
+      deliveryMs: spreadOf(members.flatMap(({ ms }) => ms)).median,
+    })),
   };
 }
