@@ -37,7 +37,7 @@ module.exports = {
       name: 'the-path-knows-none-of-its-callers',
       severity: 'error',
       from: { path: '^src/path/' },
-      to: { path: '^src/(coordinate|settings)\\.ts$|^src/(http|lambda|operate|sweep|sinks)/' },
+      to: { path: '^src/(coordinate|settings)\\.ts$|^src/(http|lambda|operate|sweep)/|^src/sinks/(?!sink\\.)' },
     },
     {
       name: 'vocabulary-has-no-io',

@@ -24,6 +24,6 @@ export { TransactionLeftOpen, WorkIsOver } from './path/transaction.ts';
 export { OutcomeUnknown } from './path/outcome.ts';
 export { lockKey, LockNameError } from './lock-name.ts';
 export type { Observer } from './observe/observer.ts';
-export type { Sink } from './path/publish.ts';
+export type { Sink } from './sinks/sink.ts';
 export { readSettings, SettingsError, type Settings } from './settings.ts';
 export * from './run.ts';

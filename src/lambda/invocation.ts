@@ -8,6 +8,7 @@ import { loadDriver } from '../postgres/driver.ts';
 import { deservesRetry, type RunRecord } from '../run.ts';
 import { readSettings, type Settings } from '../settings.ts';
 import { eventBridgeSink } from '../sinks/eventbridge.ts';
+import type { Sink } from '../sinks/sink.ts';
 import { deliveryOf, TriggerError, type Delivery } from '../path/trigger.ts';
 
 /** Tells Lambda to deliver the event again. The run itself is recorded and published already. */
@@ -65,14 +66,20 @@ async function runOf(
   return coordinate(delivery, context.getRemainingTimeInMillis(), coordinator);
 }
 
-export function coordinatorOf(settings: Settings, observers: readonly Observer[] = []): Coordinator {
+/** What a deployment has around its runs. */
+interface Around {
+  readonly observers?: readonly Observer[];
+  readonly sinks?: readonly Sink[];
+}
+
+export function coordinatorOf(settings: Settings, { observers = [], sinks = [] }: Around = {}): Coordinator {
   return {
     target: settings.target,
     deployment: settings.deployment,
     leaseMs: settings.leaseMs,
     publishTimeoutMs: settings.publishTimeoutMs,
     retentionMs: settings.retentionMs,
-    sinks: settings.eventBus ? [eventBridgeSink(settings.eventBus)] : [],
+    sinks: [...(settings.eventBus ? [eventBridgeSink(settings.eventBus)] : []), ...sinks],
     logger: new Logger({ serviceName: 'cronce', logLevel: settings.logLevel }),
     observers,
   };

@@ -12,11 +12,11 @@ import type { Deployed, EventHandler } from './scheduled.ts';
 const patienceMs = 10_000;
 
 /** The handler of the sweep, a job like any other, but that it knows all the others. */
-export function sweepHandler({ registry, observers }: Deployed): EventHandler {
+export function sweepHandler({ registry, ...around }: Deployed): EventHandler {
   getReady(new Map());
   return reported(async (event: unknown, context: Context): Promise<Answer> => {
     const settings = readSettings();
-    const coordinator = coordinatorOf(settings, observers);
+    const coordinator = coordinatorOf(settings, around);
     const sweep = sweepJob({
       registry: jobsOf(registry, settings),
       deployment: settings.deployment,
@@ -26,7 +26,7 @@ export function sweepHandler({ registry, observers }: Deployed): EventHandler {
       sinks: coordinator.sinks,
       timeoutMs: coordinator.publishTimeoutMs,
       logger: coordinator.logger,
-      ...(observers && { observers }),
+      ...(around.observers && { observers: around.observers }),
     });
     return invoke(event, context, coordinator, {
       registry: new Map([[sweepName, sweep]]),

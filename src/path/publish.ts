@@ -2,6 +2,7 @@ import { captureText } from '../capture.ts';
 import { begin, call, limitsSql, transaction } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
+import { refusalOf, type Refusal, type Sink } from '../sinks/sink.ts';
 import type { Observer } from '../observe/observer.ts';
 import { Observers } from '../observe/observers.ts';
 import { unnamedDeployment, type Logger, type PublishError, type RunRecord } from '../run.ts';
@@ -10,25 +11,6 @@ import { unnamedDeployment, type Logger, type PublishError, type RunRecord } fro
  * This step's secret: how an outcome reaches those who want to know. The run record is the outbox: what could not be
  * sent stays marked there, and goes out with a later invocation. At least once; the run's id deduplicates.
  */
-
-/** Where outcomes go, besides the log. */
-export interface Sink {
-  /** Stored with each record that has reached it; never rename one. */
-  readonly name: string;
-  /**
-   * Sends each record; answers the ids that have certainly arrived, and reports why another has not. One that can't be
-   * taken keeps none of the others from arriving. May throw, if none has.
-   */
-  send(records: readonly RunRecord[], signal: AbortSignal, report: Report): Promise<ReadonlySet<string>>;
-}
-
-/** Why a record was not taken: the other side's own code, and what it said. */
-export interface Refusal {
-  readonly code: string;
-  readonly message: string;
-}
-
-export type Report = (id: string, refusal: Refusal) => void;
 
 export interface PublishOptions {
   /** Besides the log, which is always one. */
@@ -184,7 +166,9 @@ interface Try {
 }
 
 async function tryAt(sink: Sink, due: readonly Due[], signal: AbortSignal): Promise<Try> {
-  const records = due.filter(({ sentTo }) => !sentTo.includes(sink.name)).map(({ run }) => run);
+  const records = due
+    .filter(({ sentTo, run }) => !sentTo.includes(sink.name) && sink.wants?.(run) !== false)
+    .map(({ run }) => run);
   const reported = new Map<string, Refusal>();
   let arrived: ReadonlySet<string> = new Set();
   let why: Refusal = { code: 'NotTaken', message: 'the sink did not say why' };
@@ -200,16 +184,6 @@ async function tryAt(sink: Sink, due: readonly Due[], signal: AbortSignal): Prom
   const rest = records.filter(({ id }) => !arrived.has(id));
   const refused = new Map(rest.map(({ id }) => [id, clean(reported.get(id) ?? why)]));
   return { sink: sink.name, arrived, refused };
-}
-
-/** By the code that the other side gave, which of an SDK's errors is the name. */
-export function refusalOf(error: unknown): Refusal {
-  if (!(error instanceof Error)) return { code: 'Unknown', message: String(error) };
-  const { code } = error as { code?: unknown };
-  return {
-    code: error.name === 'Error' && typeof code === 'string' ? code : error.name,
-    message: error.message,
-  };
 }
 
 /** A stranger's words, as a database takes them. */

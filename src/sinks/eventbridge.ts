@@ -1,11 +1,11 @@
 import type { PutEventsRequestEntry, PutEventsResultEntry } from '@aws-sdk/client-eventbridge';
-import { refusalOf, type Refusal, type Report, type Sink } from '../path/publish.ts';
-import { captureText } from '../capture.ts';
-import type { RunError, RunRecord } from '../run.ts';
+import { refusalOf, wanting, type Refusal, type Report, type Sink, type Wanted } from './sink.ts';
+import type { RunRecord } from '../run.ts';
+import { bytes, recordWithin } from './fit.ts';
 
 /** This module's secret: what EventBridge takes, and what its answers mean for each outcome. */
 
-export interface EventBridgeOptions {
+export interface EventBridgeOptions extends Wanted {
   /** Name or ARN. */
   readonly bus: string;
   /** Another endpoint than AWS's own, for tests and local use. */
@@ -21,9 +21,10 @@ const entriesAtMost = 10;
  * An entry that failed inside an answer of 200 has not arrived. A call that is refused because of what is in it is made
  * anew entry by entry, so that the one at fault is alone with it.
  */
-export function eventBridgeSink({ bus, endpoint }: EventBridgeOptions): Sink {
+export function eventBridgeSink({ bus, endpoint, ...wanted }: EventBridgeOptions): Sink {
   return {
     name: `eventbridge:${bus}`,
+    wants: wanting(wanted),
     async send(records, signal, report) {
       // Loaded here and not before: a deployment without a bus never pays for it.
       const { EventBridgeClient, PutEventsCommand } = await import('@aws-sdk/client-eventbridge');
@@ -106,46 +107,10 @@ function entryOf(run: RunRecord, bus: string): PutEventsRequestEntry {
   return {
     Source: 'cronce',
     DetailType: `Run ${run.status}`,
-    Detail: detailOf(run, largest - 256),
+    Detail: recordWithin(run, largest - 256),
     EventBusName: bus,
     Time: new Date(run.finishedAt ?? run.receivedAt),
   };
-}
-
-/** The record, or as much of it as fits: what was cut says so, the largest first, and `GET /runs/:id` has it whole. */
-function detailOf(run: RunRecord, most: number): string {
-  let text = JSON.stringify(run);
-  let shown: object = run;
-  const cuts = (['params', 'output', 'error'] as const)
-    .map((field) => ({ field, size: bytes(JSON.stringify(run[field])) }))
-    .sort((one, other) => other.size - one.size);
-  for (const { field } of cuts) {
-    if (bytes(text) <= most) return text;
-    shown = { ...shown, [field]: field === 'error' && run.error ? errorCut(run.error) : { cut } };
-    text = JSON.stringify(shown);
-  }
-  return bytes(text) <= most ? text : JSON.stringify(shown, (_key, value: unknown) => textCut(value));
-}
-
-const cut = 'too large for an event';
-
-function errorCut({ name, message, code }: RunError) {
-  return {
-    name: textCut(name),
-    message: textCut(message),
-    ...(code === undefined ? {} : { code: textCut(code) }),
-    cut,
-  };
-}
-
-function textCut<T>(value: T) {
-  return typeof value === 'string' && value.length > 1_000
-    ? `${captureText(value.slice(0, 1_000))}… (cut: ${cut})`
-    : value;
-}
-
-function bytes(text: string | undefined): number {
-  return Buffer.byteLength(text ?? '');
 }
 
 function calls(all: readonly Addressed[]): Addressed[][] {

@@ -1,3 +1,4 @@
 /** Where outcomes go beside the log. */
 export { eventBridgeSink, type EventBridgeOptions } from './eventbridge.ts';
-export type { Sink } from '../path/publish.ts';
+export type { Refusal, Report, Sink, Wanted } from './sink.ts';
+export { WebhookError, webhookSink, type WebhookOptions, type WebhookShape } from './webhook.ts';

@@ -3,7 +3,7 @@
  * each way, so that an answer never comes in the turn in which it was asked for.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Sink } from '../../src/path/publish.ts';
+import type { Sink } from '../../src/sinks/sink.ts';
 import { bareRun, bareSkip, bareTransaction, holdBare } from './bare.ts';
 import type { Stand } from './stand.ts';
 import { deliver, empty, failing, held, hold, neonWay, pgWay, type Way } from './ways.ts';

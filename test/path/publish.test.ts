@@ -4,7 +4,8 @@ import { coordinate as deliver, type Coordinator } from '../../src/coordinate.ts
 import { defineJob } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
 import { logLine } from '../../src/observe/log-line.ts';
-import { triesAtMost, type Sink } from '../../src/path/publish.ts';
+import { triesAtMost } from '../../src/path/publish.ts';
+import type { Sink } from '../../src/sinks/sink.ts';
 import type { PublishError, RunRecord, Status } from '../../src/run.ts';
 import { findRun } from '../../src/operate/history.ts';
 import { eventBridgeSink } from '../../src/sinks/eventbridge.ts';

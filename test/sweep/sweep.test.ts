@@ -3,7 +3,7 @@ import { coordinate } from '../../src/coordinate.ts';
 import { defineJob, defineJobs, type Job, type JobOptions } from '../../src/job.ts';
 import { PermanentError } from '../../src/run.ts';
 import { Session } from '../../src/postgres/session.ts';
-import type { Sink } from '../../src/path/publish.ts';
+import type { Sink } from '../../src/sinks/sink.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { sweepJob, type Swept } from '../../src/sweep/sweep.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';

@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { coordinate } from '../../src/coordinate.ts';
 import type { Job } from '../../src/job.ts';
 import { Session } from '../../src/postgres/session.ts';
-import type { Sink } from '../../src/path/publish.ts';
+import type { Sink } from '../../src/sinks/sink.ts';
 import { coordinatorOn, deliveryFor, targetOf } from '../support/coordinator.ts';
 import { freshDatabase, type TestDatabase } from '../support/database.ts';
 import { bulkJobs as jobs, fillHistory, getFrom } from '../support/history.ts';

@@ -8,7 +8,7 @@ import { defineJob, defineJobs, type Job, type JobOptions, type WorkContext } fr
 import { lockKey, lockOf } from '../../src/lock-name.ts';
 import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
-import type { Sink } from '../../src/path/publish.ts';
+import type { Sink } from '../../src/sinks/sink.ts';
 import { sweepJob, type Swept } from '../../src/sweep/sweep.ts';
 import { deliveryOf, type Delivery, type RunRequest } from '../../src/path/trigger.ts';
 import { coordinatorOn, deliveryFor, keepingLogger, targetOf } from '../support/coordinator.ts';
