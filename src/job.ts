@@ -242,7 +242,7 @@ export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]
         ? given
         : new Refusal(lockCure(given)),
   },
-  places: { ...whole(1, 100, 1), alias: ['slots', 'concurrency', 'limit', 'permits'] },
+  places: { ...whole(1, 100, 1), alias: ['slots', 'concurrency', 'limit'] },
   overlap: { ...oneOf(['skip', 'wait', 'replace', 'allow'], 'skip'), alias: ['concurrencyPolicy'] },
   waitMs: whole(0, 300_000, 10_000),
   retries: { ...whole(0, 2, 2), alias: ['retry', 'attempts', 'maxRetries'] },
@@ -252,9 +252,9 @@ export const jobOptions: { readonly [K in keyof JobOptions]-?: Option<Decided[K]
   catchUpLimit: whole(1, 1_000, 10),
   enabled: { ...flag(true), alias: ['disabled', 'suspend'] },
   params: {
-    allowed: 'a schema of Zod, Valibot, ArkType or another library of Standard Schema',
+    allowed: 'a schema of Zod, Valibot, ArkType or another of Standard Schema',
     byDefault: null,
-    alias: ['schema', 'input', 'paramsSchema', 'payload'],
+    alias: ['schema', 'input', 'payload'],
     read: (given) => (isParamsSchema(given) ? given : new Refusal()),
   },
   work: {

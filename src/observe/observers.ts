@@ -55,7 +55,7 @@ export class Observers {
   #leaveOut({ name }: Observer): void {
     this.#others = [];
     const took = Math.round(this.#spentMs);
-    this.#warn(`the observers of this run are told no more: they took ${took} ms of it, ${name} last`, {});
+    this.#warn(`observers took ${took} ms, ${name} last: they are told no more of this run`, {});
   }
 
   #warn(message: string, fields: Record<string, unknown>): void {

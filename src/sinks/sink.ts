@@ -25,8 +25,8 @@ export interface Wanted {
 
 export function wanting({ outcomes, jobs, final = false }: Wanted): (run: RunRecord) => boolean {
   return (run) =>
-    (outcomes === undefined || outcomes.some((outcome) => outcome === run.status)) &&
-    (jobs === undefined || jobs.includes(run.job)) &&
+    (outcomes as readonly string[] | undefined)?.includes(run.status) !== false &&
+    jobs?.includes(run.job) !== false &&
     (!final || run.final !== false);
 }
 
