@@ -11,10 +11,15 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { budgetKb } from '../support/budget.ts';
 import { root } from '../support/checkout.ts';
-import { cleanUp, freePlace, run, until, untilUp } from '../support/local.ts';
+import { cleanUp, freePlace, osls, run, until, untilUp } from '../support/local.ts';
 
 /** An installation, on a busy machine. */
 const longMs = 400_000;
+
+/** Of the framework's own dependency. */
+interface Zip {
+  readonly loadAsync: (bytes: Buffer) => Promise<{ readonly files: Readonly<Record<string, unknown>> }>;
+}
 
 interface Said {
   readonly code: number;
@@ -40,12 +45,12 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true });
 }, longMs);
 
+/** What npm and the test runner hand down of this checkout; the registry and its cache are the machine's. */
+const ofThisRun = /^(npm_(?!config_(registry|cache|userconfig|globalconfig)$)|VITEST|NODE_ENV)/;
+
 async function command(file: string, args: readonly string[], cwd: string): Promise<Said> {
   const { DATABASE_URL: _url, ...rest } = process.env;
-  // npm hands its own settings of this checkout down to whatever it runs.
-  const env = Object.fromEntries(
-    Object.entries(rest).filter(([key]) => !/^(npm_|VITEST|NODE_ENV)/.test(key)),
-  );
+  const env = Object.fromEntries(Object.entries(rest).filter(([key]) => !ofThisRun.test(key)));
   const options: ExecFileOptions = { cwd, env, maxBuffer: 2 ** 26 };
   const ended = promisify(execFile)(file, [...args], options).then(
     ({ stdout, stderr }) => ({ code: 0, out: String(stdout), err: String(stderr) }),
@@ -283,8 +288,10 @@ plugins:
         'DeadLetters',
       ]),
     );
-    const listOf = async (zip: string) =>
-      (await command('unzip', ['-Z1', `.serverless/${zip}.zip`], folder)).out.trim().split('\n');
+    const listOf = async (zip: string) => {
+      const bytes = await readFile(join(folder, `.serverless/${zip}.zip`));
+      return Object.keys((await (createRequire(osls)('jszip') as Zip).loadAsync(bytes)).files);
+    };
     const theirs = await listOf('shop');
     expect(theirs).toContain('src/hello.js');
     expect(
