@@ -37,7 +37,9 @@ module.exports = {
       name: 'the-path-knows-none-of-its-callers',
       severity: 'error',
       from: { path: '^src/path/' },
-      to: { path: '^src/(coordinate|settings)\\.ts$|^src/(http|lambda|operate|sweep)/|^src/sinks/(?!sink\\.)' },
+      to: {
+        path: '^src/(coordinate|settings)\\.ts$|^src/(http|lambda|operate|sweep)/|^src/sinks/(?!sink\\.)',
+      },
     },
     {
       name: 'vocabulary-has-no-io',
