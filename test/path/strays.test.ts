@@ -8,13 +8,13 @@ import { owningStrays } from '../../src/path/strays.ts';
 import { keepingLogger } from '../support/coordinator.ts';
 
 const run = promisify(execFile);
-const root = path.join(import.meta.dirname, '..');
+const root = path.join(import.meta.dirname, '../..');
 
 /** In a process of its own, as the runner listens for unhandled rejections itself. */
 async function processOf(body: string): Promise<{ code: unknown; stdout: string; stderr: string }> {
   const script = `
     import { setTimeout as delay } from 'node:timers/promises';
-    import { owningStrays } from './src/strays.ts';
+    import { owningStrays } from './src/path/strays.ts';
     const say = (word) => console.log(word);
     const warn = (word, { error }) => {
       if (error?.shown === false) throw new Error('cannot show it');
