@@ -33,7 +33,7 @@ export const tidy = defineJob({
   name: 'tidy',
   description: 'Clears away <b>what is over</b> & done with.',
   schedule: 'rate(5 minutes)',
-  timeoutMs: 150,
+  timeoutMs: 1_000, // only work that waits comes to it, however busy the machine
   work,
 });
 export const report = defineJob({
