@@ -626,8 +626,14 @@ export const breaks: readonly Break[] = [
   {
     promise: 'a sink is sent what it had',
     file: 'src/path/publish.ts',
-    edits: [['due.filter(({ sentTo }) => !sentTo.includes(sink.name)).map', 'due.map']],
+    edits: [['!sentTo.includes(sink.name) && sink', 'sink']],
     red: ['path/publish', 'gets its part though another does not'],
+  },
+  {
+    promise: 'a sink is sent what it does not want',
+    file: 'src/path/publish.ts',
+    edits: [[' && sink.wants?.(run) !== false', '']],
+    red: ['path/publish', 'a filter'],
   },
   {
     promise: 'a sink that never answers is waited for',

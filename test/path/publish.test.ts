@@ -528,3 +528,22 @@ it.each<[Status, string]>([
   logLine(logger).recorded?.(await s.askOf<RunRecord>(await s.run({ status }), 'record(r)'));
   expect(logger.lines).toMatchObject([{ level }]);
 });
+
+it('a filter keeps an outcome from its sink, and the outcome is done with all the same', async () => {
+  const sent: string[] = [];
+  const sink: Sink = {
+    name: 'picky',
+    wants: ({ status }) => status === 'failed',
+    send: async (records) => {
+      sent.push(...records.map(({ status }) => status));
+      return new Set(records.map(({ id }) => id));
+    },
+  };
+  const failing = defineJob({ name: 'failing', work: async () => Promise.reject(new Error('no')) });
+  const ended: RunRecord[] = [];
+  for (const job of [task, failing])
+    ended.push(await coordinate(deliveryFor(job, slots[0] as Date), 60_000, publishing({ sinks: [sink] })));
+  expect(sent).toEqual(['failed']);
+  const rows = await db.query('SELECT id FROM cronce.run WHERE published_at IS NOT NULL ORDER BY id');
+  expect(rows.map(({ id }) => id)).toEqual(ended.map(({ id }) => id));
+});
