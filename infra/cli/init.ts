@@ -1,7 +1,8 @@
 /** `npx cronce init`: what a project needs to have Cronce beside whatever it has. */
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { writeNew } from '../files.ts';
 import { visible } from '../terminal.ts';
 import { readFlags } from './flags.ts';
 
@@ -27,6 +28,7 @@ export async function init(args: readonly string[]): Promise<number> {
   for (const file of await filesOf(template)) {
     const name = writtenAs[file] ?? file;
     const text = await readFile(join(template, file), 'utf8');
+    await mkdir(dirname(join(root, name)), { recursive: true });
     const isNew = await writeNew(join(root, name), text.replace('SERVICE', service));
     console.log(`${isNew ? 'wrote' : 'kept '}  ${name}`);
     kept ||= !isNew && name === 'serverless.yml';
@@ -41,18 +43,6 @@ async function filesOf(folder: string): Promise<readonly string[]> {
     .filter((entry) => entry.isFile())
     .map((entry) => join(entry.parentPath, entry.name).slice(folder.length))
     .sort();
-}
-
-/** @returns whether there was none */
-async function writeNew(file: string, text: string): Promise<boolean> {
-  await mkdir(dirname(file), { recursive: true });
-  try {
-    await writeFile(file, text, { flag: 'wx' });
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    throw error;
-  }
 }
 
 /** After the package, or the folder; AWS takes letters, digits and hyphens, and `-dev` and the job's name come behind it. */

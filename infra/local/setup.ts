@@ -17,6 +17,7 @@ import { Session } from '../../src/postgres/session.ts';
 import type { RunRecord } from '../../src/run.ts';
 import { readSettings, SettingsError, type Settings } from '../../src/settings.ts';
 import { build, BuildError } from '../build.ts';
+import { writeNew } from '../files.ts';
 import { migrate, MigrationError } from '../migrate.ts';
 import { exampleMigrationsOf, ProjectError, serviceOf, type Project } from '../project.ts';
 import { settleLeftovers } from './leftovers.ts';
@@ -185,7 +186,7 @@ async function prepare(options: LocalOptions, parts: Parts): Promise<void> {
 /** With passwords and tokens in it, it is nobody's to commit. */
 async function makeFolder(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
-  await writeFile(join(folder, '.gitignore'), '*\n');
+  await writeNew(join(folder, '.gitignore'), '*\n');
 }
 
 async function emulate(

@@ -1,4 +1,5 @@
 import type { Context } from 'aws-lambda';
+import { Observers } from '../observe/observers.ts';
 import { invoker } from '../operate/invoke.ts';
 import { patiently } from '../postgres/patience.ts';
 import { Session } from '../postgres/session.ts';
@@ -26,7 +27,7 @@ export function sweepHandler({ registry, ...around }: Deployed): EventHandler {
       sinks: coordinator.sinks,
       timeoutMs: coordinator.publishTimeoutMs,
       logger: coordinator.logger,
-      ...(around.observers && { observers: around.observers }),
+      observers: new Observers(coordinator.logger, around.observers),
     });
     return invoke(event, context, coordinator, {
       registry: new Map([[sweepName, sweep]]),

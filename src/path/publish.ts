@@ -3,7 +3,6 @@ import { begin, call, limitsSql, transaction } from '../postgres/call.ts';
 import { answerOf, toRecord } from '../postgres/record.ts';
 import type { Session } from '../postgres/session.ts';
 import { refusalOf, type Refusal, type Sink } from '../sinks/sink.ts';
-import type { Observer } from '../observe/observer.ts';
 import { Observers } from '../observe/observers.ts';
 import { unnamedDeployment, type Logger, type PublishError, type RunRecord } from '../run.ts';
 
@@ -17,7 +16,7 @@ export interface PublishOptions {
   readonly sinks: readonly Sink[];
   readonly logger: Logger;
   /** Who else sees what becomes of runs. */
-  readonly observers?: readonly Observer[];
+  readonly observers?: Observers;
   /** For all sinks of one relay together, ms: so long a dead bus may delay a run, and no longer. */
   readonly timeoutMs: number;
   /** Whose outcomes: service and stage. */
@@ -44,7 +43,7 @@ export async function publish(
 ): Promise<void> {
   const { deployment: ours = unnamedDeployment } = options;
   const own = runs.filter(({ deployment }) => deployment === ours); // another's dead run is told by its own sweep
-  const observers = new Observers(options.logger, options.observers);
+  const { observers = new Observers(options.logger) } = options;
   for (const run of own) observers.tell('recorded', run);
   const ids = own.map(({ id }) => id);
   if (options.sinks.length > 0) await relay(session, ids, options, 'farewell');
@@ -150,9 +149,9 @@ async function deliver(
   options: PublishOptions,
 ): Promise<Stamp[]> {
   const signal = AbortSignal.timeout(options.timeoutMs);
+  const { observers = new Observers(options.logger) } = options;
   for (const { run, sentTo } of due)
-    if (!sentTo.includes(logName) && !told.includes(run.id))
-      new Observers(options.logger, options.observers).tell('recorded', run);
+    if (!sentTo.includes(logName) && !told.includes(run.id)) observers.tell('recorded', run);
   const tries = await Promise.all(options.sinks.map(async (sink) => tryAt(sink, due, signal)));
   for (const one of tries) logRefusals(one, options.logger);
   return due.map((one) => stampOf(one, tries));

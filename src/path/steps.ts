@@ -284,7 +284,7 @@ export class Path {
 
   /** With the run those dead predecessors that its claim has settled. */
   async publish({ session, settled }: Claim, run: RunRecord): Promise<void> {
-    const { logger, observers, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
+    const { logger, sinks, publishTimeoutMs: timeoutMs } = this.#coordinator;
     const usable =
       session.lost.aborted && sinks.length > 0 ? await this.openSession().catch(() => session) : session;
     const options = {
@@ -292,7 +292,7 @@ export class Path {
       logger,
       timeoutMs,
       deployment: this.#deployment,
-      ...(observers && { observers }),
+      observers: this.#observers,
     };
     await publish(usable, [...settled, run], options);
     this.#observers.tell('published', run);

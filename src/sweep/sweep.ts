@@ -317,7 +317,7 @@ class Sweep {
   /** Outcomes that this sweep has recorded are told as any others are. */
   async #records(call: string, values: readonly unknown[]): Promise<RunRecord[]> {
     const records = (await this.#write<RunRecord[]>(call, values)).map(toRecord);
-    const observers = new Observers(this.#options.logger, this.#options.observers);
+    const { observers = new Observers(this.#options.logger) } = this.#options;
     for (const run of records) observers.tell('recorded', run);
     this.#told.push(...records.map(({ id }) => id));
     return records;
